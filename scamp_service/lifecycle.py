@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 CONTROLLER_LEASE = "controller"
 """Name of the lease in the database whose holder is the leading controller."""
@@ -22,10 +23,12 @@ LIMIT_RAISED = "waits for a plan again: the limit that ended its study was raise
 class StudyState(StrEnum):
     """States of a study. STOPPING: asked to stop, while trials are still ending. DELETED: nobody sees it any more.
 
-    EXTERNAL: other programs create and run all of its trials, through Optuna. ScaMP stores and shows it.
+    EXTERNAL: other programs create and run all of its trials, through Optuna. ScaMP stores and shows it. PAUSED: it
+    runs, but its trials may not. This is shown, not stored: see ``seen_state``.
     """
 
     RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
     STOPPING = "STOPPING"
     COMPLETED = "COMPLETED"
     STOPPED = "STOPPED"
@@ -168,8 +171,11 @@ def has_no_success(study: StudyState, trials: Mapping[TrialState, int]) -> bool:
     return study is StudyState.COMPLETED and not trials.get(TrialState.COMPLETED)
 
 
-def state_text(study: StudyState, trials: Mapping[TrialState, int], *, paused: bool = False) -> str:
-    """The state of a study in words, for pages and the CLI. ``trials`` are counts by state."""
-    if paused and study is StudyState.RUNNING:
-        return "Paused"
+def seen_state(study: StudyState, spec: Mapping[str, Any]) -> StudyState:
+    """The state of a study for users and their programs. ``spec`` says whether it is paused."""
+    return StudyState.PAUSED if study is StudyState.RUNNING and spec.get("paused") else study
+
+
+def state_text(study: StudyState, trials: Mapping[TrialState, int]) -> str:
+    """The state that users see of a study in words, for pages and the CLI. ``trials`` are counts by state."""
     return study.value.capitalize() + (", no trial succeeded" if has_no_success(study, trials) else "")

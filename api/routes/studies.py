@@ -83,7 +83,7 @@ def list_studies(
     store: TheStore,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    live: Annotated[bool, Query(description="only studies that are RUNNING or STOPPING")] = False,
+    live: Annotated[bool, Query(description="only studies that are RUNNING, PAUSED or STOPPING")] = False,
     newest_first: Annotated[bool, Query(description="order by descending id")] = False,
 ) -> Page[StudyView]:
     """List all studies, by ascending id."""

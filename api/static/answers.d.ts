@@ -621,7 +621,7 @@ export interface StudyEvent {
   data: StudyChange;
 }
 
-export type StudyState = "RUNNING" | "STOPPING" | "COMPLETED" | "STOPPED" | "FAILED" | "EXTERNAL" | "DELETED";
+export type StudyState = "RUNNING" | "PAUSED" | "STOPPING" | "COMPLETED" | "STOPPED" | "FAILED" | "EXTERNAL" | "DELETED";
 
 export interface StudyView {
   id: number;

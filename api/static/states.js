@@ -22,7 +22,7 @@ const SHAPES = /** @type {Record<string, string>} */ ({
 
 export const TRIAL_STATES = Object.keys(SHAPES);
 export const TERMINAL = new Set(["COMPLETED", "PRUNED", "INFEASIBLE", "FAILED", "CANCELLED"]);
-export const LIVE_STUDY = new Set(["RUNNING", "STOPPING"]);
+export const LIVE_STUDY = new Set(["RUNNING", "PAUSED", "STOPPING"]);
 
 /**
  * A state as a word.

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.views.view import Count, LastEvent, Time, View
-from scamp_service.lifecycle import StudyState, TrialState, has_no_success, state_text
+from scamp_service.lifecycle import StudyState, TrialState, has_no_success, seen_state, state_text
 from scamp_service.model import Study, Trial
 from scamp_service.store.summary import Summary
 from scamp_service.study.spec import StudySpec
@@ -240,7 +240,7 @@ def study_view(study: Study, counts: Mapping[TrialState, int], best: Trial | Non
         leading = BestView(trial=best.number, value=best.value, params=dict(best.params), plan=str(best.plan or ""))
     return StudyView(
         **_study_fields(study),
-        state_text=state_text(study.state, counts, paused=bool(study.spec.get("paused"))),
+        state_text=state_text(seen_state(study.state, study.spec), counts),
         no_success=has_no_success(study.state, counts),
         trials={state: counts[state] for state in TrialState if counts.get(state)},
         best=leading,
@@ -264,6 +264,6 @@ def study_detail(study: Study, summary: Summary, last_event_id: int) -> StudyDet
 
 
 def _study_fields(study: Study) -> dict[str, Any]:
-    names = ("id", "name", "state", "reason", "spec", "created_at", "finished_at")
-    fields = {name: getattr(study, name) for name in names}
+    names = ("id", "name", "reason", "spec", "created_at", "finished_at")
+    fields = {name: getattr(study, name) for name in names} | {"state": seen_state(study.state, study.spec)}
     return fields | {"warnings": list(study.warnings), "has_files": study.code is not None}

@@ -293,12 +293,12 @@ def _id(trial: Trial) -> str:
 def _seconds(budget: Budget, trial: Trial, attempt: Attempt | None, now: float) -> float | None:
     """Seconds that the trial has left to train; None where nobody knows how long a step takes."""
     seconds_per_step = _step_seconds(budget, trial, attempt, now)
-    return None if seconds_per_step is None else max(1, budget.steps - trial.step) * seconds_per_step
+    return None if seconds_per_step is None else max(1, budget.length - trial.step) * seconds_per_step
 
 
 def _whole_seconds(budget: Budget, trial: Trial, left: float | None) -> float | None:
     """Seconds of the whole training, from those that are left."""
-    steps = max(1, budget.steps)
+    steps = max(1, budget.length)
     return None if left is None else left * steps / max(1, steps - trial.step)
 
 

@@ -16,7 +16,7 @@ from estimators.learning import AttemptPhase, Ending, PastAttempt
 from placement.model import Offer
 from placement.option import Option
 from scamp_service.errors import InvalidInput, NotFound
-from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.lifecycle import Outcome, StudyState, TrialState, seen_state
 from scamp_service.limits import Scores, Used
 from scamp_service.model import (
     Attempt,
@@ -137,6 +137,8 @@ class Reads(Connected):
     def study_totals(self) -> Totals:
         """Counts over all studies."""
         studies = dict(self._rows(sql.STUDY_TOTALS))
+        if paused := sum(seen_state(study.state, study.spec) is StudyState.PAUSED for study in self.live_studies()):
+            studies |= {StudyState.RUNNING: studies[StudyState.RUNNING] - paused, StudyState.PAUSED: paused}
         trials = {TrialState(name): int(num) for name, num in self._rows(sql.TRIAL_TOTALS) if num}
         return Totals(studies, trials, open_attempts=self._rows(sql.ATTEMPT_TOTALS)[0][0])
 

@@ -227,7 +227,7 @@ NOTE_REGRET = (
     sa.update(schema.studies)
     .where(schema.studies.c.id == bindparam("_id"))
     .values(_set("regret_bound"))
-    .returning(schema.studies.c.name, schema.studies.c.state)
+    .returning(schema.studies.c.name, schema.studies.c.state, schema.studies.c.spec)
 )
 
 

@@ -33,6 +33,7 @@ from scamp_service.lifecycle import (
     StudyState,
     TrialState,
     WaitsFor,
+    seen_state,
 )
 from scamp_service.model import NO_CHANGES, Attempt, Json, Sized, Study, Trial, TrialChanges
 from scamp_service.store import queries, schema
@@ -132,7 +133,7 @@ class Store(Reports, Leases, Requests):
                 self._insert_new(schema.studies, "idempotency_key", returns="id"), row
             ).scalar()
             if study_id is not None:
-                self._emit_study(connection, study_id, spec["name"], StudyState.RUNNING, now=now)
+                self._emit_study(connection, study_id, spec["name"], seen_state(StudyState.RUNNING, spec), now=now)
             else:
                 study_id = expect_same(connection.execute(sql.BY_KEY, {"key": idempotency_key}).one(), row)
         return self.study(study_id)
@@ -245,7 +246,7 @@ class Store(Reports, Leases, Requests):
         with self._write() as connection:
             noted = connection.execute(sql.NOTE_REGRET, {"_id": study_id, "_regret_bound": bound}).first()
             if noted:
-                self._emit_study(connection, study_id, noted.name, noted.state, now=now)
+                self._emit_study(connection, study_id, noted.name, seen_state(noted.state, noted.spec), now=now)
 
     def branch(self, trial: Trial, donor: Trial, params: Json, *, reason: str, step: int, now: float) -> bool:
         """End a PAUSED trial as PRUNED, and create a copy of ``donor`` with ``params`` in its place, or do nothing.

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from estimators.learning import WINDOW_TRIALS, Learned, learn
-from scamp_service.lifecycle import has_no_success, state_text
+from scamp_service.lifecycle import has_no_success, seen_state, state_text
 from scamp_service.model import Json, Study, Trial
 from scamp_service.store.reads import Reads
 from scamp_service.store.recorded_cluster import STARTING
@@ -113,13 +113,14 @@ def summarize(
 
     ``open_attempts`` need devices, ``created_at`` and ``ended_at``: those of attempts that have not ended.
     """
+    state = seen_state(study.state, study.spec)
     tallies, is_uneven = counted.tallies, counted.tallies.get(UNEVEN, 0) > 0
     return Summary(
         study=study.id,
         name=study.name,
-        state=study.state.value,
-        state_text=state_text(study.state, counted.states, paused=bool(study.spec.get("paused"))),
-        no_success=has_no_success(study.state, counted.states),
+        state=state.value,
+        state_text=state_text(state, counted.states),
+        no_success=has_no_success(state, counted.states),
         trials={state.value: num for state, num in counted.states.items()},
         best=Best(best.number, best.value or 0.0, best.params, str(best.plan or "")) if best else None,
         degrees=counted.degrees,

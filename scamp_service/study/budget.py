@@ -12,6 +12,7 @@ from scamp_service.study.values import Integer, Number, Strict, number_of
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
+USUAL_STEPS = 100
 TRACE_SECONDS = 60
 """Seconds of processor time for a trace, unless the user allows more."""
 MAX_OBJECTIVES = 8
@@ -47,12 +48,12 @@ class Budget(Strict):
     devices), or once one has reported the ``target``, with several objectives a mapping from metrics to values, or once
     the ``terminator`` expects little more; what runs then counts with its newest value. ``steps`` are the optimizer
     steps of one trial, with an evaluation after every ``report_every`` of them. With ``epochs`` a trial makes that many
-    passes over its training samples instead: then steps, reports and rungs are counted in epochs, each of as many
-    optimizer steps as the candidate's batch needs. ``max_concurrent`` limits the trials that run at once. A trial may
-    be lost ``max_lost`` times without a new checkpoint in between, run out of memory ``max_oom`` times, and end with an
-    error of its own code ``max_failures`` times, before it fails. An attempt that makes no progress for
-    ``stall_seconds`` is ended; without a value it is 50 of its steps, at least 300 s, and 900 s before the first steps
-    are timed. A trace of a candidate may take ``trace_seconds`` of processor time.
+    passes over its training samples instead, and ``steps`` is None: then its ``length``, reports and rungs are counted
+    in epochs, each of as many optimizer steps as the candidate's batch needs. ``max_concurrent`` limits the trials that
+    run at once. A trial may be lost ``max_lost`` times without a new checkpoint in between, run out of memory
+    ``max_oom`` times, and end with an error of its own code ``max_failures`` times, before it fails. An attempt that
+    makes no progress for ``stall_seconds`` is ended; without a value it is 50 of its steps, at least 300 s, and 900 s
+    before the first steps are timed. A trace of a candidate may take ``trace_seconds`` of processor time.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
@@ -60,7 +61,7 @@ class Budget(Strict):
     device_hours: Annotated[Number, Field(gt=0, le=10**9)] | None = None
     target: Target | None = None
     terminator: Terminator | None = None
-    steps: Annotated[Integer, Field(ge=1, le=10**9)] = 100
+    steps: Annotated[Integer, Field(ge=1, le=10**9)] | None = USUAL_STEPS
     epochs: Annotated[Integer, Field(ge=1, le=10**6)] | None = None
     report_every: Annotated[Integer, Field(ge=1)] | None = None
     max_concurrent: Annotated[Integer, Field(ge=1)] | None = None
@@ -72,29 +73,34 @@ class Budget(Strict):
 
     @property
     def unit(self) -> Literal["step", "epoch"]:
-        """The unit of ``steps``: optimizer steps, or passes over the training samples."""
+        """The unit of ``length``: optimizer steps, or passes over the training samples."""
         return "step" if self.epochs is None else "epoch"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _in_epochs(cls, data: Any) -> Any:
-        """Steps of a trial that trains for ``epochs`` epochs."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("epochs"), int):
-            return data
-        if data.get("steps", data["epochs"]) != data["epochs"]:
+    @property
+    def length(self) -> int:
+        """Steps or epochs of one trial."""
+        return self.epochs or self.steps or USUAL_STEPS
+
+    @model_validator(mode="after")
+    def _in_one_unit(self) -> Self:
+        """With ``epochs`` there are no ``steps``. Earlier versions stored the number of epochs as both."""
+        if self.epochs is not None and "steps" in self.model_fields_set and self.steps not in (None, self.epochs):
             raise ValueError("steps and epochs both say how long a trial is; keep one of them")
-        return {**data, "steps": data["epochs"]}
+        self.steps = None if self.epochs else self.length
+        if self.epochs:
+            self.model_fields_set.discard("steps")
+        return self
 
     @model_validator(mode="after")
     def _reported(self) -> Self:
         every = self.report_every
-        if every is not None and every > self.steps:
+        if every is not None and every > self.length:
             raise ValueError(
-                f"report_every ({every}) must not exceed {self.unit}s ({self.steps}); otherwise nothing is reported"
+                f"report_every ({every}) must not exceed {self.unit}s ({self.length}); otherwise nothing is reported"
             )
-        if every is not None and self.steps // every > MAX_REPORTS:
+        if every is not None and self.length // every > MAX_REPORTS:
             raise ValueError(
-                f"{self.steps} {self.unit}s with a report every {every} make more than {MAX_REPORTS} reports a trial; "
-                f"set report_every to {math.ceil(self.steps / MAX_REPORTS)} or more"
+                f"{self.length} {self.unit}s with a report every {every} make more than {MAX_REPORTS} reports a trial; "
+                f"set report_every to {math.ceil(self.length / MAX_REPORTS)} or more"
             )
         return self

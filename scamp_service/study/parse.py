@@ -80,21 +80,31 @@ def _item(values: Any, key: str, change: str) -> Any:
 
 def study_text(spec: StudySpec) -> str:
     """The study as YAML that ``parse_study`` reads, without most of what is the default anyway."""
-    with_defaults, changed = spec.to_json(), spec.model_dump(mode="json", exclude_defaults=True)
-    budget = [name for name in ("trials", "steps", "epochs") if with_defaults["budget"][name] is not None]
-    changed["objective"] = {
-        **_some(with_defaults["objective"], ["metric", "direction"]),
-        **changed.get("objective", {}),
-    }
+    with_defaults, changed = spec.to_json(), spec.shortest()
+    if not spec.objectives:
+        objective = _some(with_defaults["objective"], ["metric", "direction"])
+        changed["objective"] = objective | changed.get("objective", {})
     changed["search"] = {"sampler": spec.search.sampler.name, **changed.get("search", {})}
-    usual = StudySpec.model_fields["stopping"].default
-    changed.setdefault("stopping", usual.model_dump(mode="json", exclude_none=True))
-    changed["budget"] = {**_some(with_defaults["budget"], budget), **changed.get("budget", {})}
-    return yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
+    if not spec.every_objective.are_predicted:
+        usual = StudySpec.model_fields["stopping"].default
+        changed.setdefault("stopping", usual.model_dump(mode="json", exclude_none=True))
+    budget = _some(with_defaults["budget"], ["trials", "steps", "epochs"]) | changed.get("budget", {})
+    changed["budget"] = {name: limit for name, limit in budget.items() if limit is not None}
+    return yaml.dump(changed, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def _some(mapping: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: mapping[name] for name in names}
+
+
+class _Dumper(yaml.SafeDumper):
+    """A safe dumper that escapes what is not printable. PyYAML writes some line breaks plainly, and reads a space."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, None if text.isprintable() else '"'),
+)
 
 
 class _Loader(yaml.SafeLoader):

@@ -162,6 +162,15 @@ class Populated(_Options):
         """The options with every size that they leave open, for a search of ``num_trials`` trials."""
         return self._with(population_size=max(population_for(num_trials), self._least_population()))
 
+    def opened(self, num_trials: int) -> Self:
+        """The options without the sizes that ``settled`` fills in again."""
+        opened = self
+        for name in ("sample_size", "population_size"):
+            without = opened.model_copy(update={name: None}) if getattr(opened, name, None) else opened
+            if without.settled(num_trials).model_dump() == self.model_dump():
+                opened = without
+        return opened
+
     def _least_population(self) -> int:
         """Least population that suits the other options."""
         return 0

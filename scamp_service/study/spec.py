@@ -25,7 +25,7 @@ from scamp_service.study.rules import broken_rules
 from scamp_service.study.sampler_options import Populated
 from scamp_service.study.search_options import SearchOptions
 from scamp_service.study.spaces.space import Dimension
-from scamp_service.study.stopping import AshaOptions, RuleOptions, Stopping
+from scamp_service.study.stopping import AshaOptions, NeverOptions, RuleOptions, Stopping
 from scamp_service.study.values import Given, Name, Strict, Title, Value, at_most, first_names
 from scamp_service.study.workload_names import is_file
 
@@ -109,9 +109,7 @@ class StudySpec(Strict):
         """A sampler's population follows the budget of the submitted study. It stays when the budget is extended, as
         the stored spec has it."""
         if isinstance(sampler := self.search.sampler, Populated):
-            one_shot = self.search.one_shot
-            num_proposed = one_shot.candidates if one_shot else self.budget.trials
-            self.search = self.search.model_copy(update={"sampler": sampler.settled(num_proposed)})
+            self.search = self.search.model_copy(update={"sampler": sampler.settled(self._num_proposed)})
         return self
 
     @field_validator("policy")
@@ -161,7 +159,7 @@ class StudySpec(Strict):
     @property
     def report_every(self) -> int:
         """Steps from one evaluation to the next; by default each epoch, or a tenth of all steps."""
-        every = max(1, self.budget.epochs // MAX_REPORTS) if self.budget.epochs else math.ceil(self.budget.steps / 10)
+        every = max(1, self.budget.epochs // MAX_REPORTS) if self.budget.epochs else math.ceil(self.budget.length / 10)
         return self.budget.report_every or every
 
     @property
@@ -175,7 +173,25 @@ class StudySpec(Strict):
 
     def as_given(self) -> dict[str, Any]:
         """The study as JSON, with only what its author has written. Other versions may have other defaults."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(mode="json", exclude_unset=True, exclude=self._derived)
+
+    def shortest(self) -> dict[str, Any]:
+        """The study as JSON, without defaults, and without what follows from the rest, so that this may be changed."""
+        short = self.model_dump(mode="json", exclude_defaults=True, exclude=self._derived)
+        if isinstance(sampler := self.search.sampler, Populated):
+            short["search"]["sampler"] = sampler.opened(self._num_proposed).model_dump(mode="json")
+        return short
+
+    @property
+    def _derived(self) -> set[str]:
+        """Fields that follow from others."""
+        is_stopping_derived = self.every_objective.are_predicted and isinstance(self.stopping, NeverOptions)
+        return ({"objective"} if self.objectives else set()) | ({"stopping"} if is_stopping_derived else set())
+
+    @property
+    def _num_proposed(self) -> int:
+        """Trials that the sampler proposes."""
+        return self.search.one_shot.candidates if self.search.one_shot else self.budget.trials
 
 
 def _with_leading(data: Mapping[str, Any]) -> Any:

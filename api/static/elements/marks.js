@@ -46,11 +46,10 @@ export function setState(parent, state, words = undefined) {
 /**
  * Show a study's state in the words of the API. A study that completed without a completed trial is not a success.
  * @param {HTMLElement} parent
- * @param {{state: string, state_text: string, no_success: boolean, spec: Record<string, any>}} study
+ * @param {{state: string, state_text: string, no_success: boolean}} study
  */
 export function setStudyState(parent, study) {
-  const state = study.state === "RUNNING" && study.spec.paused ? "PAUSED" : study.state;
-  setState(parent, study.no_success ? "NO_SUCCESS" : state, study.state_text);
+  setState(parent, study.no_success ? "NO_SUCCESS" : study.state, study.state_text);
 }
 
 /**

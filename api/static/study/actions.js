@@ -30,7 +30,7 @@ export function actionsPanel({ state, page, feeds }) {
 
   pause.addEventListener("click", () =>
     page.run(async () => {
-      const paused = !state.study.spec.paused;
+      const paused = state.study.state !== "PAUSED";
       await api.setPaused(state.studyId, paused);
       feeds.refreshStudy(paused ? "paused" : "resumed");
       toast(paused ? "The study is paused: its trials stop." : "The study continues.", "info");
@@ -59,7 +59,7 @@ export function actionsPanel({ state, page, feeds }) {
   function drawRequests() {
     const { spec, state: is, trials } = state.study;
     byId("copy").hidden = !spec.search.sampler; // another program runs it
-    retry.hidden = !trials.FAILED || !["RUNNING", "COMPLETED", "FAILED"].includes(is);
+    retry.hidden = !trials.FAILED || !["RUNNING", "PAUSED", "COMPLETED", "FAILED"].includes(is);
     setText(retry, `Retry ${plural(trials.FAILED ?? 0, "failed trial")}`);
   }
 
@@ -67,11 +67,12 @@ export function actionsPanel({ state, page, feeds }) {
     shows: ["study"],
     draw() {
       const isLive = LIVE_STUDY.has(state.study.state);
-      pause.hidden = state.study.state !== "RUNNING";
-      setText(pause, state.study.spec.paused ? "Resume study" : "Pause study");
+      const isStopping = state.study.state === "STOPPING";
+      pause.hidden = !isLive || isStopping;
+      setText(pause, state.study.state === "PAUSED" ? "Resume study" : "Pause study");
       stop.hidden = !isLive;
-      stop.disabled = state.study.state !== "RUNNING";
-      setText(stop, state.study.state === "STOPPING" ? "Stopping…" : "Stop study");
+      stop.disabled = isStopping;
+      setText(stop, isStopping ? "Stopping…" : "Stop study");
       remove.hidden = isLive;
       drawRequests();
     },

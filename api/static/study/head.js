@@ -55,7 +55,7 @@ export function taskWords(spec) {
   const [task, place] = [`${objectiveWords(spec)} · ${workload}`, placeWords(spec)];
   if (!search.sampler) return [task, "run by another program", ...place].join(" · ");
   const rules = [stopping].flat().map(ruleWords).join(" + ");
-  const steps = `${plural(budget.steps, stepUnit({ budget }))} per trial`;
+  const steps = `${plural(budget.epochs ?? budget.steps, stepUnit({ budget }))} per trial`;
   return [task, `${samplerWords(search.sampler)}, ${rules}`, steps, ...place].join(" · ");
 }
 

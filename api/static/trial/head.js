@@ -59,11 +59,12 @@ function drawValue({ trial, study }) {
   const value = (isSeveral(study.spec) ? (trial.values ?? []) : [trial.value]).map(metric).join(" / ");
   const at = trial.best_step === null ? "" : ` at ${stepUnit(study.spec)} ${count(trial.best_step)}`;
   byId("value").replaceChildren(value, h("small", {}, at));
-  setText(byId("steps-label"), study.spec.budget.epochs ? "Epochs" : "Steps");
+  const { epochs, steps } = study.spec.budget;
+  setText(byId("steps-label"), epochs ? "Epochs" : "Steps");
   byId("steps").replaceChildren(
     count(Math.max(0, trial.step)),
     " ",
-    h("small", {}, study.spec.budget.steps ? `of ${count(study.spec.budget.steps)}` : ""),
+    h("small", {}, epochs || steps ? `of ${count(epochs ?? steps)}` : ""),
   );
   byId("reserved").replaceChildren(
     trial.reserved_mib ? mibWords(trial.reserved_mib) : "–",

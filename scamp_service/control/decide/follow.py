@@ -128,7 +128,7 @@ def _finish(study: StudyRules, trial: Trial) -> Effect:
     if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
         reason = f"paused at {study.budget.unit} {trial.step}, until it is compared with the others there"
         return MoveTrial(trial, TrialState.PAUSED, reason, waits_for=WaitsFor.COMPARISON)
-    return MoveTrial(trial, TrialState.COMPLETED, f"trained all {study.budget.steps} {study.budget.unit}s")
+    return MoveTrial(trial, TrialState.COMPLETED, f"trained all {study.budget.length} {study.budget.unit}s")
 
 
 def _cause(attempt: Attempt) -> str:

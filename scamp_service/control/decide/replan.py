@@ -128,7 +128,7 @@ def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: At
 
 def seconds_to_go(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
     """Seconds until a running trial has trained all its steps; 0 where no step was timed."""
-    return (s.studies[trial.study_id].budget.steps - trial.step) * _seconds_per_step(s, trial, attempt)
+    return (s.studies[trial.study_id].budget.length - trial.step) * _seconds_per_step(s, trial, attempt)
 
 
 def seconds_since_checkpoint(s: Snapshot, trial: Trial, attempt: Attempt) -> float:

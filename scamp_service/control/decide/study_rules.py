@@ -124,10 +124,10 @@ class StudyRules:
         match self.part_of(trial):
             case Part.SUPERNET:
                 assert self.search.one_shot is not None
-                return self.search.one_shot.steps or self.budget.steps
+                return self.search.one_shot.steps or self.budget.length
             case Part.SCORED:
                 return 0
-        return self.budget.steps
+        return self.budget.length
 
     def candidate(self, trial: Trial) -> Candidate:
         """The candidate of one of the study's trials."""

@@ -20,7 +20,7 @@ def reports(spec: StudySpec, min_steps: int | None) -> tuple[int, ...]:
     """Steps of the reports from ``min_steps`` on, without the last one."""
     every = spec.report_every
     first = max(every, math.ceil((min_steps or 0) / every) * every)
-    return tuple(range(first, spec.budget.steps, every))
+    return tuple(range(first, spec.budget.length, every))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Population:
     @classmethod
     def of_options(cls, options: PopulationOptions, spec: StudySpec) -> Population:
         """The rule of a study; ``interval`` is rounded up to a report."""
-        every, steps = spec.report_every, spec.budget.steps
+        every, steps = spec.report_every, spec.budget.length
         interval = math.ceil((options.interval or every) / every) * every
         return cls(tuple(range(interval, steps, interval)), float(options.quantile), spec.search.seed, spec.budget.unit)
 

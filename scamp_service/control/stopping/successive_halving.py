@@ -76,7 +76,7 @@ def halving_rungs(spec: StudySpec, min_steps: int | None, reduction_factor: int)
     Without ``min_steps`` the first is the first report.
     """
     every, rung, steps = spec.report_every, min_steps or spec.report_every, []
-    while (reported := math.ceil(rung / every) * every) < spec.budget.steps:
+    while (reported := math.ceil(rung / every) * every) < spec.budget.length:
         steps.append(reported)
         rung *= reduction_factor
     return tuple(dict.fromkeys(steps))

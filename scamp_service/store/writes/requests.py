@@ -24,6 +24,7 @@ from scamp_service.lifecycle import (
     StudyState,
     TrialState,
     WaitsFor,
+    seen_state,
 )
 from scamp_service.limits import Reached, limit_reached
 from scamp_service.model import Json, Study
@@ -53,7 +54,7 @@ ENDED = sorted(state for state, moves in STUDY_MOVES.items() if StudyState.DELET
 """States of a study that can be deleted."""
 
 _S, _T, _A = schema.studies, schema.trials, schema.study_attributes
-_STATE = select(_S.c.state, _S.c.name).where(_S.c.id == bindparam("id"))
+_STATE = select(_S.c.state, _S.c.name, _S.c.spec).where(_S.c.id == bindparam("id"))
 _DELETE = (
     sa.update(_S)
     .where(_S.c.id == bindparam("_id"), one_of(_S.c.state, *ENDED))
@@ -132,7 +133,7 @@ class Requests(Reads, Transactions):
             self._tally(connection, study_id, {TrialState.WAITING.value: num_new, BESIDE: num_new})
             self._emit_trials(connection, new, now, study_id)
             if study.state is StudyState.COMPLETED:
-                self._emit_study(connection, study_id, study.name, StudyState.RUNNING, now=now)
+                self._emit_study(connection, study_id, study.name, seen_state(StudyState.RUNNING, study.spec), now=now)
         return numbers
 
     def extend_study(self, study_id: int, limits: Mapping[str, Any], *, now: float) -> None:
@@ -157,7 +158,7 @@ class Requests(Reads, Transactions):
             connection.execute(_RUN_AGAIN, {"_id": study_id, "_spec": spec.to_json()})
             if study.state is StudyState.COMPLETED and not self._continue_cancelled(connection, study, now):
                 _expect_more_candidates(study, spec, num_proposed)
-            self._emit_study(connection, study_id, study.name, StudyState.RUNNING, now=now)
+            self._emit_study(connection, study_id, study.name, seen_state(StudyState.RUNNING, study.spec), now=now)
 
     def retry_trials(self, study_id: int, numbers: Collection[int] | None = None, *, now: float) -> list[int]:
         """Let failed trials run again, all or those with these numbers; returns the numbers of those that had failed.
@@ -190,7 +191,7 @@ class Requests(Reads, Transactions):
             for trial in retried:
                 self._emit_trial(connection, trial.id, trial, now)
             if study.state is not StudyState.RUNNING:
-                self._emit_study(connection, study_id, study.name, StudyState.RUNNING, now=now)
+                self._emit_study(connection, study_id, study.name, seen_state(StudyState.RUNNING, study.spec), now=now)
         return failed
 
     def prioritize_study(self, study_id: int, priority: int, *, now: float) -> None:
@@ -200,7 +201,7 @@ class Requests(Reads, Transactions):
             spec = parse_study({**study.spec, "priority": priority}).to_json()
             if spec != study.spec:
                 connection.execute(_SET_SPEC, {"_id": study_id, "_spec": spec})
-                self._emit_study(connection, study_id, study.name, study.state, now=now)
+                self._emit_study(connection, study_id, study.name, seen_state(study.state, spec), now=now)
 
     def pause_study(self, study_id: int, *, paused: bool, now: float) -> None:
         """Let no trial of a study run, or all. Raises ``NotFound``, and ``Conflict`` for one that is not RUNNING."""
@@ -213,7 +214,7 @@ class Requests(Reads, Transactions):
             spec = parse_study({**study.spec, "paused": paused}).to_json()
             if spec != study.spec:
                 connection.execute(_SET_SPEC, {"_id": study_id, "_spec": spec})
-                self._emit_study(connection, study_id, study.name, study.state, now=now)
+                self._emit_study(connection, study_id, study.name, seen_state(study.state, spec), now=now)
 
     def delete_study(self, study_id: int, *, now: float) -> None:
         """Delete a study that has ended: from now on nobody sees it. No effect if it is deleted already.
@@ -227,8 +228,9 @@ class Requests(Reads, Transactions):
             if row.state is StudyState.DELETED:
                 return
             if row.state in LIVE_STUDIES:
+                state = seen_state(row.state, row.spec)
                 raise Conflict(
-                    f"study {study_id} is {row.state.value}: stop it with `scamp stop {study_id}` or POST "
+                    f"study {study_id} is {state.value}: stop it with `scamp stop {study_id}` or POST "
                     f"/v1/studies/{study_id}:stop, and delete it once it has ended"
                 )
             if connection.execute(queries.HOLDS, {"study_id": study_id}).first():

@@ -68,8 +68,8 @@ def option_complaints(study: Fields) -> Iterator[str]:
     for name in OPTIONS:
         yield from filter(None, (wrong_value(name, value) for value in _values_of(study, name)))
     for start in _values_of(study, "swa_start"):
-        if start is not None and study.budget.epochs is None and start >= study.budget.steps:
-            yield f"swa_start ({start}) must be less than budget.steps ({study.budget.steps}): it averages nothing"
+        if start is not None and study.budget.epochs is None and start >= study.budget.length:
+            yield f"swa_start ({start}) must be less than budget.steps ({study.budget.length}): it averages nothing"
     largest, scalings = _values_of(study, "largest_batch"), _values_of(study, "scale_lr")
     if largest and "adascale" not in scalings:
         yield NEEDS_ADASCALE

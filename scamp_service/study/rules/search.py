@@ -20,7 +20,7 @@ def stopping_complaints(study: Fields) -> Iterator[str]:
     """Stopping rules that do not suit the budget or each other."""
     rules = study.stopping_rules
     for rule in rules:
-        yield from rule.complaints(study.space, study.budget.steps, study.report_every, study.budget.unit)
+        yield from rule.complaints(study.space, study.budget.length, study.report_every, study.budget.unit)
     for name, count in Counter(rule.rule for rule in rules if rule.once_because).items():
         if count > 1:
             why = next(rule.once_because for rule in rules if rule.rule == name)

@@ -215,11 +215,16 @@ def test_a_study_has_another_priority_up_to_that_of_its_project(tmp_path: Path) 
 def test_a_study_is_paused_and_resumed_and_a_clone_of_it_runs(api: InProcess) -> None:
     address = f"/v1/studies/{api.submit().json()['id']}"
     paused = api.post(f"{address}:pause").json()
-    assert (paused["spec"]["paused"], paused["state"], paused["state_text"]) == (True, "RUNNING", "Paused")
-    shown = api.get("/v1/studies").json()["items"][0], api.get(address).json()["summary"]
-    assert [view["state_text"] for view in shown] == ["Paused", "Paused"]
-    assert api.post(f"{address}:clone", json={}).json()["spec"]["paused"] is False
-    assert api.post(f"{address}:resume").json()["spec"]["paused"] is False
+    shown = paused, api.get("/v1/studies?live=true").json()["items"][0], api.get(address).json()["summary"]
+    assert [(view["state"], view["state_text"]) for view in shown] == [("PAUSED", "Paused")] * 3
+    assert paused["spec"]["paused"] and api.store.events()[-1].data["state"] == "PAUSED"
+    metrics = api.get("/metrics").text
+    assert 'scamp_studies{state="PAUSED"} 1.0' in metrics and 'scamp_studies{state="RUNNING"} 0.0' in metrics
+    refused = api.request("DELETE", address)
+    assert refused.status_code == 409 and "is PAUSED: stop it" in refused.json()["detail"]
+    clone = api.post(f"{address}:clone", json={}).json()
+    resumed = api.post(f"{address}:resume").json()
+    assert [(one["state"], one["spec"]["paused"]) for one in (clone, resumed)] == [("RUNNING", False)] * 2
     api.post(f"{address}:stop")
     refused = api.post(f"{address}:pause")
     assert refused.status_code == 409

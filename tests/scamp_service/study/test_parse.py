@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from scamp_service.errors import InvalidInput
@@ -137,6 +137,104 @@ def test_no_study_of_the_examples_loses_anything_when_it_is_written_and_read_aga
 SEVERAL = {name: value for name, value in study().items() if name != "objective"} | {
     "objectives": [{"metric": "loss"}, {"metric": "accuracy"}]
 }
+EVOLUTION = study(search={"sampler": {"name": "evolution", "inherit": True, "population_size": 20}})
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(scalars | texts, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+sizes, shares = st.integers(2, 40), st.floats(0.01, 1)
+
+
+def options(name: str, kind: Any, **fields: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Mappings in which ``name`` is ``kind``, and any of the other fields may be left out."""
+    return st.fixed_dictionaries({name: st.just(kind)}, optional=fields)
+
+
+samplers = st.one_of(
+    options("name", "tpe", multivariate=st.booleans(), n_startup_trials=sizes),
+    options("name", "evolution", population_size=sizes, sample_size=sizes, inherit=st.booleans()),
+    options("name", "nsga2", population_size=sizes, crossover=st.sampled_from(["sbx", "spx"]), mutation_prob=shares),
+    options("name", "cmaes", popsize=sizes, lr_adapt=st.booleans()),
+    st.sampled_from(["random", "qmc", "sampler.py:Mine", {"name": "tune", "searcher": "optuna"}]),
+)
+rules = st.one_of(
+    options("rule", "asha", min_steps=sizes, promote=st.booleans()),
+    options("rule", "hyperband", brackets=sizes, reduction_factor=sizes),
+    options("rule", "threshold", lower=st.floats(-1, 0), upper=st.floats(1, 2)),
+    options("rule", "patience", reports=sizes, min_delta=shares),
+    st.just({"rule": "pbt", "mutate": ["lr"]}),
+    st.just({"rule": "none"}),
+)
+metrics = st.sampled_from(["loss", "a/b", "predicted.peak_mib", "predicted.step_seconds", "1e3", "yes", "größe"])
+objectives = st.fixed_dictionaries({"metric": metrics}, optional={"direction": st.sampled_from(["minimize"])})
+lengths = st.one_of(
+    st.fixed_dictionaries({}, optional={"steps": st.integers(1, 10**4), "report_every": sizes}),
+    st.fixed_dictionaries({"epochs": st.integers(1, 400) | st.just("1e1")}, optional={"report_every": sizes}),
+)
+limits = st.fixed_dictionaries(
+    {}, optional={"trials": st.integers(1, 500), "seconds": st.floats(1, 1e6), "target": shares, "max_oom": sizes}
+)
+dimensions = st.one_of(
+    st.fixed_dictionaries(
+        {"choice": st.lists(values, min_size=1, max_size=4)}, optional={"when": st.just({"kind": "a"})}
+    ),
+    st.fixed_dictionaries({"low": st.just(0.5), "high": st.floats(1, 1e300)}, optional={"prior": st.just(0.75)}),
+    st.fixed_dictionaries({"low": st.just(1), "high": st.integers(1, 2**40)}, optional={"log": st.booleans()}),
+    st.just({"repeat": {"low": 0, "high": 2}, "each": {"width": {"ordinal": [1, "2 ", None]}}}),
+)
+spaces = st.dictionaries(st.sampled_from(["lr", "on", "x"]), dimensions).map(
+    lambda space: {"kind": {"choice": ["a", "b"]}, **space}
+)
+studies = st.builds(
+    lambda aims, length, limit, **fields: {
+        **study(), **aims, "budget": {**limit, **length},
+        **{name: value for name, value in fields.items() if value is not None},
+    },
+    objectives.map(lambda aim: {"objective": aim}) | st.lists(objectives, min_size=1, max_size=3).map(
+        lambda aims: {"objectives": aims, "objective": None}
+    ),
+    lengths,
+    limits,
+    space=spaces,
+    start_with=st.none() | st.just([{"kind": "a"}]),
+    name=st.none() | texts,
+    search=st.none() | st.fixed_dictionaries({"sampler": samplers}, optional={"seed": sizes}),
+    stopping=st.none() | rules | st.lists(rules, min_size=1, max_size=3),
+    fixed=st.none() | st.dictionaries(st.sampled_from(["batch", "a", "no", "e1"]), values, max_size=3),
+)  # fmt: skip
+
+
+@given(studies)
+@example({**study(), "fixed": {"a": "\x85\u2028", "b": " \n"}})
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+def test_every_stored_study_may_be_submitted_again_as_its_own_text_and_as_it_was_given(given_study: Any) -> None:
+    if given_study.get("objective", "") is None:
+        del given_study["objective"]
+    try:
+        spec = parse_study(given_study)
+    except InvalidInput:
+        assume(False)
+    stored = parse_study(json.loads(json.dumps(spec.to_json())))
+    assert stored.to_json() == spec.to_json()
+    assert parse_study(study_text(stored)).to_json() == spec.to_json()
+    assert parse_study(spec.as_given()).to_json() == spec.to_json()
+
+
+def test_what_follows_from_other_fields_of_a_stored_study_follows_from_changed_ones() -> None:
+    def changed(change: str, original: Any) -> Any:
+        stored = parse_study(parse_study(original).to_json())
+        return changed_study(parse_study(study_text(stored)), [change])
+
+    budget = changed("budget.epochs=2", study(budget={"epochs": 12})).budget
+    assert (budget.length, budget.epochs, budget.steps) == (2, 2, None)
+    assert changed("search.sampler.sample_size=2", EVOLUTION).search.sampler.population_size == 20
+    assert changed("search.sampler.population_size=4", EVOLUTION).search.sampler.sample_size == 2
+    assert changed("budget.trials=450", study(search={"sampler": "nsga2"})).search.sampler.population_size == 30
+    assert changed("objectives.0.metric=cost", SEVERAL).objective.metric == "cost"
+    assert (
+        changed("objective.metric=loss", study(objective={"metric": "predicted.step_seconds"})).stopping.rule == "asha"
+    )
 
 
 def test_a_study_is_changed_by_assignments() -> None:

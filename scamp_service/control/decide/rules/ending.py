@@ -17,7 +17,7 @@ def ended_with(study: StudyRules, trial: Trial) -> MoveTrial:
     progress, budget = study.progress, study.budget
     why = progress.reason or "the study was stopped"
     if progress.is_ending_at_its_limit and trial.step and study.objectives.values_of(trial) is not None:
-        reason = f"ended after {budget.unit} {trial.step} of {budget.steps}: {why}"
+        reason = f"ended after {budget.unit} {trial.step} of {budget.length}: {why}"
         to = TrialState.PRUNED if trial.state is TrialState.PAUSED else TrialState.COMPLETED
         return MoveTrial(trial, to, reason)
     return MoveTrial(trial, TrialState.CANCELLED, why)
