@@ -17,9 +17,9 @@ from api.head_requests import Head
 from api.importance_cache import ImportanceCache
 from api.metrics import CONTENT_TYPE_LATEST, Measure, Metrics
 from api.openapi import describe
+from api.ready_probe import ReadyProbe
 from api.routes import router
 from api.sse import EventHub
-from api.write_probe import WriteProbe
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -48,7 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="ScaMP", version=VERSION, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.store, app.state.settings, app.state.hub, app.state.admission = store, settings, hub, admission
-    app.state.write_probe, app.state.importances = WriteProbe(store), ImportanceCache(store)
+    app.state.ready_probe, app.state.importances = ReadyProbe(store, settings), ImportanceCache(store)
     app.state.forecasts = Forecasts(store, settings)
     metrics.event_clients.set_function(lambda: hub.num_clients)
 

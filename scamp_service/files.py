@@ -80,3 +80,8 @@ def trouble_with(data_dir: Path) -> str:
         return "is on a full disk: free some space; until then nothing is stored, and trials wait"
     except OSError as error:
         return f"cannot be used ({error.strerror}): stop ScaMP, and restore it"
+
+
+def trouble_with_data(settings: Settings) -> str:
+    """Say what is wrong with the data directory. An API that runs alone, with PostgreSQL, may have none."""
+    return trouble_with(settings.data_dir) if settings.data_dir.exists() else ""

@@ -1,4 +1,4 @@
-"""Shared by the routes: the documented problems, trouble with the data directory, and pages that link to the next."""
+"""Shared by the routes: the documented problems, and pages that link to the next."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from fastapi import Request, Response
 
 from api.problems import MEDIA_TYPE
 from api.views.view import Page
-from scamp_service.files import trouble_with
-from scamp_service.settings import Settings
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -26,11 +24,6 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         "`Retry-After` seconds",
     }
     return {status: {"description": words[status], "content": content} for status in (*statuses, 503)}
-
-
-def trouble_with_data(settings: Settings) -> str:
-    """Say what is wrong with the data directory. An API that runs alone, with PostgreSQL, may have none."""
-    return trouble_with(settings.data_dir) if settings.data_dir.exists() else ""
 
 
 def page_of(request: Request, response: Response, rows: list[Any], limit: int, cursor: Any, view: Any) -> Page[Any]:

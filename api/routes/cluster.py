@@ -7,10 +7,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from api.routes.answers import problems, trouble_with_data
+from api.routes.answers import problems
 from api.routes.parameters import TheForecasts, TheSettings, TheStore
 from api.views.cluster import ClusterView, GangView, controller_view, device_view, gang_view, waiting_view
 from api.views.forecast import WhatIfView, blocked_of, forecast_view, start_of
+from scamp_service.files import trouble_with_data
 from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.recorded_cluster import STARTING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Path, Query, Request
 from pydantic import Field
@@ -10,8 +10,8 @@ from pydantic import Field
 from api.admission import Admission
 from api.forecasts import Forecasts
 from api.importance_cache import ImportanceCache
+from api.ready_probe import ReadyProbe
 from api.sse import EventHub
-from api.write_probe import WriteProbe
 from scamp_service.lifecycle import TrialState
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -57,52 +57,17 @@ async def only_known_parameters(request: Request) -> None:
         raise HTTPException(400, f"this address has no query parameter {unknown[:100]!r}; {words}")
 
 
-def store_of(request: Request) -> Store:
-    """The app's study database."""
-    store: Store = request.app.state.store
-    return store
+def _of_app(name: str) -> Any:
+    async def of_app(request: Request) -> Any:  # not in a thread: health checks answer also when all threads are busy
+        return getattr(request.app.state, name)
+
+    return Depends(of_app)
 
 
-def settings_of(request: Request) -> Settings:
-    """The app's settings."""
-    settings: Settings = request.app.state.settings
-    return settings
-
-
-def hub_of(request: Request) -> EventHub:
-    """The app's event hub."""
-    hub: EventHub = request.app.state.hub
-    return hub
-
-
-def admission_of(request: Request) -> Admission:
-    """The app's queue of submissions."""
-    admission: Admission = request.app.state.admission
-    return admission
-
-
-def write_probe_of(request: Request) -> WriteProbe:
-    """The app's check whether the database can be written."""
-    write_probe: WriteProbe = request.app.state.write_probe
-    return write_probe
-
-
-def forecasts_of(request: Request) -> Forecasts:
-    """The app's forecasts of the live queue."""
-    forecasts: Forecasts = request.app.state.forecasts
-    return forecasts
-
-
-def importances_of(request: Request) -> ImportanceCache:
-    """The app's importances of parameters."""
-    importances: ImportanceCache = request.app.state.importances
-    return importances
-
-
-TheForecasts = Annotated[Forecasts, Depends(forecasts_of)]
-TheImportances = Annotated[ImportanceCache, Depends(importances_of)]
-TheStore = Annotated[Store, Depends(store_of)]
-TheWriteProbe = Annotated[WriteProbe, Depends(write_probe_of)]
-TheSettings = Annotated[Settings, Depends(settings_of)]
-TheHub = Annotated[EventHub, Depends(hub_of)]
-TheAdmission = Annotated[Admission, Depends(admission_of)]
+TheForecasts = Annotated[Forecasts, _of_app("forecasts")]
+TheImportances = Annotated[ImportanceCache, _of_app("importances")]
+TheStore = Annotated[Store, _of_app("store")]
+TheReadyProbe = Annotated[ReadyProbe, _of_app("ready_probe")]
+TheSettings = Annotated[Settings, _of_app("settings")]
+TheHub = Annotated[EventHub, _of_app("hub")]
+TheAdmission = Annotated[Admission, _of_app("admission")]

@@ -158,14 +158,8 @@ class Database:
         return engine
 
     def _open_postgresql(self) -> sa.Engine:
-        engine = sa.create_engine(
-            self.url,
-            pool_size=16,
-            max_overflow=48,
-            pool_timeout=BUSY_SECONDS,
-            pool_pre_ping=True,
-            connect_args={"connect_timeout": 10},
-        )
+        url = self.url.set(query={**_PATIENCE, **self.url.query, "client_encoding": "utf8"})
+        engine = sa.create_engine(url, pool_size=16, max_overflow=48, pool_timeout=BUSY_SECONDS, pool_pre_ping=True)
         event.listen(engine, "connect", _configure_postgresql)
         return engine
 
@@ -190,6 +184,7 @@ class Database:
             self._fill_memory()
             return
         with self.read() as connection:
+            self._expect_unicode(connection)
             if _revision(connection) == schema.REVISION:
                 return
         with self._locked(), self.write() as connection:
@@ -207,6 +202,15 @@ class Database:
                     f"version supports up to {schema.REVISION}); upgrade ScaMP, or choose another database with "
                     "SCAMP_DATABASE_URL"
                 )
+
+    def _expect_unicode(self, connection: sa.Connection) -> None:
+        """Raise ``Unavailable`` for a PostgreSQL that cannot store every text; SQL_ASCII takes our UTF-8 as it is."""
+        encoding = "UTF8" if self.sqlite else connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+        if encoding not in ("UTF8", "SQL_ASCII"):
+            raise Unavailable(
+                f"the database {self._name} has the encoding {encoding}, which lacks most characters: create one with "
+                "createdb -E UTF8 -T template0 NAME, and name it with SCAMP_DATABASE_URL"
+            )
 
     def _expect_free_names(self, connection: sa.Connection, revision: str | None) -> None:
         """Raise ``Unavailable`` if a table of another program has a name that one of ours is about to get."""
@@ -267,6 +271,16 @@ def _identity(path: Path) -> tuple[int, int] | None:
         return None
     return status.st_dev, status.st_ino
 
+
+_PATIENCE = {
+    "connect_timeout": "10",
+    # A network that drops packets is noticed after this long; otherwise a request waits for hours.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "25000",
+}
+"""Options of connections to PostgreSQL, unless its URL has others: seconds, and milliseconds for the last."""
 
 _TAKE_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
 

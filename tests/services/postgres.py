@@ -91,19 +91,33 @@ class PostgresServer:
             connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
         return self._migrated
 
-    def create_database(self) -> str:
+    def create_database(self, encoding: str = "") -> str:
         """The URL of a new database without tables."""
         name = f"scamp_{next(_numbers)}"
         with psycopg.connect(
             host=str(self.directory), user="postgres", dbname="postgres", autocommit=True
         ) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
+            options = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0" if encoding else ""
+            connection.execute(f'CREATE DATABASE "{name}" {options}')
         return f"postgresql://postgres@/{name}?host={self.directory}"
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait(timeout=30)
         self.log.close()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop all of the server's processes for as long as the context lasts."""
+        pid = self.process.pid
+        pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
     def _wait(self) -> None:
         end = time.monotonic() + 60

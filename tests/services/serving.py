@@ -51,6 +51,12 @@ class InProcess:
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.request("GET", path, **options)
 
+    def together(self, path: str, num_requests: int) -> list[httpx.Response]:
+        async def answers() -> list[httpx.Response]:
+            return await asyncio.gather(*(self._http.get(path) for _ in range(num_requests)))
+
+        return self._runner.run(answers())
+
     def post(self, path: str, **options: Any) -> httpx.Response:
         return self.request("POST", path, **options)
 

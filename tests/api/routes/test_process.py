@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from api import write_probe
+from api import ready_probe
+from tests.services.postgres import postgres
+from tests.services.processes import PATIENCE_SECONDS
 from tests.services.serving import InProcess, settings_in
 
 
@@ -47,7 +50,7 @@ def test_an_api_that_runs_alone_needs_no_data_directory(tmp_path: Path) -> None:
 
 
 def test_a_database_that_cannot_be_written_is_reported(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_probe, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(ready_probe, "FRESH_SECONDS", 0.0)
     assert api.store.take_lease("controller", "c", None, now=time.time())
     before = api.store.identity()
     assert api.get("/readyz").json()["database"] == "ok" and api.store.identity() == before
@@ -59,16 +62,40 @@ def test_a_database_that_cannot_be_written_is_reported(api: InProcess, monkeypat
         assert answer.status_code == 503 and "foreign key mismatch" in answer.json()["database"]
         other.execute("DROP TABLE notes")
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr(write_probe, "WAIT_SECONDS", 0.05)
+        monkeypatch.setattr(ready_probe, "WAIT_SECONDS", 0.05)
         for _ in range(2):
             assert "another process may have locked" in api.get("/readyz").json()["database"]
         assert api.get("/healthz").status_code == 200
         other.execute("ROLLBACK")
-    monkeypatch.setattr(write_probe, "WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(ready_probe, "WAIT_SECONDS", 60.0)
     assert api.get("/readyz").json()["database"] == "ok"
-    monkeypatch.setattr(write_probe, "FRESH_SECONDS", 60.0)
+    monkeypatch.setattr(ready_probe, "FRESH_SECONDS", 60.0)
     monkeypatch.setattr(api.store, "write_nothing", lambda: pytest.fail("one write is enough for all of a minute"))
     assert api.get("/readyz").json()["database"] == "ok"
+
+
+@pytest.mark.postgres
+def test_a_server_that_hangs_is_reported_and_takes_no_thread_from_other_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgres() as server:
+        api = InProcess(settings_in(tmp_path, database_url=server.create_database()))
+        lease = api.store.take_lease("controller", "c", None, now=time.time())
+        assert lease and api.get("/readyz").status_code == 200
+        with server.frozen():
+            monkeypatch.setattr(ready_probe, "WAIT_SECONDS", 0.2)
+            num_threads = threading.active_count()
+            for _ in range(3):
+                answers = api.together("/readyz", 50)
+                assert {answer.status_code for answer in answers} == {503}
+                assert "its server or a disk hangs" in answers[0].json()["database"]
+            assert threading.active_count() <= num_threads + 1
+            assert api.get("/healthz").status_code == api.get("/login").status_code == 200
+        monkeypatch.setattr(ready_probe, "WAIT_SECONDS", PATIENCE_SECONDS)
+        api.get("/readyz")  # the check that had hung
+        assert api.store.renew_lease("controller", lease, now=time.time())
+        assert api.get("/readyz").status_code == 200
+        api.close()
 
 
 def test_a_database_that_cannot_be_read_is_reported_by_ready_and_by_every_answer(

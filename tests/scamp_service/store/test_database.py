@@ -480,6 +480,33 @@ def test_any_postgresql_url_works(scheme: str, postgres_server: Any) -> None:
 
 
 @pytest.mark.postgres
+def test_a_server_without_an_encoding_stores_every_text(postgres_server: Any) -> None:
+    store = Store(postgres_server.create_database("SQL_ASCII"))
+    name = store.create_study({**SPEC, "name": "学習 ≤ Ü 🙂"}, now=1.0).name
+    assert name == store.study(1).name == "学習 ≤ Ü 🙂"
+    store.close()
+
+
+@pytest.mark.postgres
+def test_a_server_whose_encoding_lacks_characters_is_refused_with_what_to_do(postgres_server: Any) -> None:
+    with pytest.raises(Unavailable, match=r"has the encoding LATIN1.* createdb -E UTF8 -T template0 NAME"):
+        Store(postgres_server.create_database("LATIN1"))
+
+
+@pytest.mark.postgres
+def test_a_network_that_drops_packets_is_noticed_within_a_minute_unless_the_url_says_otherwise(
+    postgres_server: Any,
+) -> None:
+    for option, milliseconds in (("", "25000"), ("&tcp_user_timeout=9000", "9000")):
+        store = Store(postgres_server.create_database() + option)
+        with store._database.read() as connection:
+            options: Any = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+        assert options["tcp_user_timeout"] == milliseconds and options["connect_timeout"] == "10"
+        assert int(options["keepalives_idle"]) + 3 * int(options["keepalives_interval"]) < 60
+        store.close()
+
+
+@pytest.mark.postgres
 def test_a_store_outlives_the_loss_of_its_connections(postgres_server: Any) -> None:
     url = postgres_server.create_database()
     store = Store(url)
