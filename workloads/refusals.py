@@ -22,8 +22,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
-from workloads.archive import ArchiveError
 from workloads.datasets import Count
+from workloads.files.archive import ArchiveError
 from workloads.hints import Contradiction
 from workloads.protocol import Workload, defines
 

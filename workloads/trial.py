@@ -8,11 +8,17 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
+
+from workloads.files.untrusted import names_in, open_folder, plain_status
 
 ARTIFACTS = "artifacts"
 """Subfolder of a trial's checkpoints with the files that it keeps."""
+MAX_LISTED = 10_000
+"""Files of a trial that are listed."""
 _PART = re.compile(r"[\w+=@-][\w .+=@-]{0,199}")
+_MOST_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,12 @@ class TrialContext:
 def checked_name(name: str) -> PurePosixPath:
     """The relative path of a kept file. Raises ``ValueError`` for one that could lead elsewhere."""
     path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or len(name) > 500 or not all(_PART.fullmatch(part) for part in path.parts):
+    if (
+        not path.parts
+        or path.is_absolute()
+        or len(name) > _MOST_CHARACTERS
+        or not all(_PART.fullmatch(part) for part in path.parts)
+    ):
         raise ValueError(
             f"{name[:100]!r} cannot be the name of a file that a trial keeps: use letters, digits and .+=@_- , and / "
             "for folders"
@@ -70,8 +81,26 @@ def checked_name(name: str) -> PurePosixPath:
     return path
 
 
-def kept_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Name and status of each file that is kept in ``folder``, by name; none if there is no such folder."""
-    for path in sorted(folder.rglob("*")):
-        if not path.name.startswith(".") and path.is_file() and not path.is_symlink():
-            yield path.relative_to(folder).as_posix(), path.stat()
+def kept_files(root: Path, below: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Name and status of each file that is kept in the folder ``below`` a trusted ``root``, at most ``MAX_LISTED``.
+
+    They are in the order of their names, folder by folder; none if there is no such folder. Whatever ``keep`` has not
+    written, such as a link or a name that it refuses, is left out.
+    """
+    return islice(_kept_in(root, PurePosixPath(below), PurePosixPath()), MAX_LISTED)
+
+
+def _kept_in(root: Path, top: PurePosixPath, inside: PurePosixPath) -> Iterator[tuple[str, os.stat_result]]:
+    try:
+        with open_folder(root, top / inside) as folder:
+            names = [name for name in names_in(folder) if _PART.fullmatch(name)]
+            entries = [(inside / name, plain_status(folder, name)) for name in names]
+    except OSError:  # it is not there, or no folder
+        return
+    for path, status in entries:
+        if len(str(path)) > _MOST_CHARACTERS:
+            continue
+        if status is None:
+            yield from _kept_in(root, top, path)
+        else:
+            yield str(path), status

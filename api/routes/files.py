@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import StreamingResponse
 
 from api.routes.answers import problems
 from api.routes.parameters import Number, StudyId, TheSettings, TheStore
+from api.routes.sent_file import sent_file
 from api.views.files import FileView, file_view
 from api.views.view import Page
 from scamp_service.errors import NotFound
-from scamp_service.exchange.trial_files import archive, counted_checkpoint, kept_path, list_kept
+from scamp_service.exchange.trial_files import archive, counted_checkpoint, list_kept, open_kept
 
 router = APIRouter(prefix="/v1/studies/{study_id}/trials/{number}", tags=["trials"])
 
@@ -24,18 +25,21 @@ def list_files(study_id: StudyId, number: Number, store: TheStore, settings: The
     return Page(items=[file_view(file) for file in list_kept(settings.checkpoints, trial.id)])
 
 
-@router.get("/files/{name:path}", responses=problems(404), response_class=FileResponse)
+@router.get("/files/{name:path}", responses=problems(404), response_class=StreamingResponse)
 def get_file(
+    request: Request,
     study_id: StudyId,
     number: Number,
     name: Annotated[str, Path(description="name of the file, as it is listed")],
     store: TheStore,
     settings: TheSettings,
-) -> FileResponse:
-    """Download a file that the trial's workload keeps. It is never shown in place, whatever it contains."""
+) -> Response:
+    """Download a file that the trial's workload keeps, or a range of it. It is never shown in place.
+
+    With `If-None-Match`, an unchanged file is answered by 304.
+    """
     trial = store.trial_by_number(study_id, number)
-    path = kept_path(settings.checkpoints, trial.id, name)
-    return FileResponse(path, media_type="application/octet-stream", filename=path.name)
+    return sent_file(request.headers, open_kept(settings.checkpoints, trial.id, name), name.rpartition("/")[2])
 
 
 @router.get("/checkpoint", responses=problems(404), response_class=StreamingResponse)

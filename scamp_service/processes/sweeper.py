@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
+from workloads.files import untrusted
 from workloads.training.checkpoints.name import trial_folder
 
 log = logging.getLogger("scamp.sweeper")
@@ -174,15 +174,8 @@ def _remove_all(paths: Sequence[Path]) -> None:
     """Remove what exists of ``paths``; what cannot be removed is logged, and left to the operator."""
     for path in paths:
         try:
-            _remove(path)
+            untrusted.remove(path)
         except FileNotFoundError:
             continue
         except OSError as error:
             log.warning("%s cannot be removed (%s); remove it by hand", path, error)
-
-
-def _remove(path: Path) -> None:
-    try:
-        shutil.rmtree(path)
-    except NotADirectoryError:
-        path.unlink()

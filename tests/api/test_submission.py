@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from api.submission import MAX_BODY_BYTES
 from tests.services.serving import SPEC, WORKLOAD, InProcess
-from workloads.archive import MAX_CODE_BYTES
+from workloads.files.archive import MAX_CODE_BYTES
 
 JSON = {"Content-Type": "application/json"}
 MODEL = WORKLOAD.encode()

@@ -15,7 +15,7 @@ from scamp_service.client import Client
 from scamp_service.errors import InvalidInput
 from scamp_service.sent_class import bundle_class
 from scamp_service.study.user_code.checking import check_code
-from workloads.archive import unpack_code
+from workloads.files.archive import unpack_code
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.dry_run import try_candidates

@@ -11,7 +11,7 @@ from workloads.trial import TrialContext, kept_files
 
 
 def names(folder: Path) -> list[str]:
-    return [name for name, _ in kept_files(folder)]
+    return [name for name, _ in kept_files(folder.parent, folder.name)]
 
 
 def test_files_are_kept_by_name_and_the_newest_content_counts(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from estimators.model import Layout
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import examples, trace_peak
-from workloads.archive import unpack_code
+from workloads.files.archive import unpack_code
 from workloads.hints import Contradiction
 from workloads.imports import check_imports
 from workloads.loading import load_estimable, load_workload

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
+import os
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import ray
@@ -13,6 +15,7 @@ from scamp_service.cluster.local.connection import namespace_of
 from scamp_service.cluster.sink import NAME as SINK
 from scamp_service.cluster.sink import SinkStatus
 from scamp_service.host import Process
+from workloads.files.untrusted import names_in, open_folder, open_in
 
 STDERR_BYTES = 20_000
 KILL_SECONDS = 2.0  # that a task on another host waits for a process to end
@@ -66,11 +69,22 @@ def is_of_ray(pid: int) -> bool:
 def stderr_end(pid: int) -> str:
     """The end of what a worker of Ray on this host has written to stderr; empty if that is not known."""
     node: Any = ray._private.worker._global_node
-    logs = Path(node.get_logs_dir_path()).glob(f"worker-*-{pid}.err") if node is not None else iter(())
+    return _end_of_logs(Path(node.get_logs_dir_path()), f"worker-*-{pid}.err") if node is not None else ""
+
+
+def _end_of_logs(logs: Path, pattern: str) -> str:
+    """The end of each file in the logs of a session, in which users' code may write as another user than we."""
+    root, ends = logs.parents[2], []
+    below = PurePosixPath(logs.relative_to(root))  # Ray's folder, that of the session, and the logs in it
     try:
-        return "".join(path.read_bytes()[-STDERR_BYTES:].decode(errors="replace") for path in logs)
+        with open_folder(root, below) as folder:
+            for name in fnmatch.filter(names_in(folder), pattern):
+                with open_in(folder, name, logs / name) as file:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - STDERR_BYTES))
+                    ends.append(file.read(STDERR_BYTES).decode(errors="replace"))
     except OSError:
         return ""
+    return "".join(ends)
 
 
 def kill_process(process: Process, node_id: str) -> None:

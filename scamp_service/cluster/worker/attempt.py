@@ -129,7 +129,7 @@ class Training:
 
     def _unpack(self, sha256: str) -> Path:
         """The folder with the user's files, as they were sent. The zip is kept beside it."""
-        from workloads.archive import unpack_code
+        from workloads.files.archive import unpack_code
 
         file = code_zip(self.folders.code, sha256, lambda: self.sink.ask("blob", sha256, give_up=self.give_up))
         return unpack_code(file.read_bytes(), self.folders.code / sha256)

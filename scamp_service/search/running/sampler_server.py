@@ -94,7 +94,7 @@ def _search(setup: Mapping[str, Any]) -> Any:
     sampler, earlier = spec.search.sampler, from_json(setup["earlier"])
     if not isinstance(sampler, FileOptions):
         return Search(spec, None, earlier)
-    from workloads.archive import unpack_code
+    from workloads.files.archive import unpack_code
     from workloads.loading import load_attribute
 
     code_dir = Path(setup["code_dir"])

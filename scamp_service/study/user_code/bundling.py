@@ -18,7 +18,7 @@ from pathlib import Path
 from scamp_service.errors import InvalidInput
 from scamp_service.files import SERVICE_LOCK
 from scamp_service.study.user_code.own_imports import with_imported
-from workloads.archive import MAX_CODE_BYTES, MAX_CODE_FILES, ArchiveError, open_archive
+from workloads.files.archive import MAX_CODE_BYTES, MAX_CODE_FILES, ArchiveError, open_archive
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "venv"})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from scamp_service.store import schema
 from scamp_service.store.store import Store
 from scamp_service.store.writes.removal import Removals
 from tests.services.serving import SECRET, end, fill, settings_in
+from workloads.files import untrusted
 
 OWN_TABLES = (schema.logs, schema.metrics, schema.comparisons, schema.measured, schema.attempts, schema.trials)
 
@@ -199,15 +199,15 @@ def test_a_folder_that_cannot_be_reached_holds_up_nothing_but_folders(
 ) -> None:
     settings = settings_in(tmp_path, keep_logs_days=2)
     gone, old = ended_study(store, settings), ended_study(store, settings)
-    answers, num_calls, rmtree = threading.Event(), 0, shutil.rmtree
+    answers, num_calls, remove = threading.Event(), 0, untrusted.remove
 
     def hang(path: Path) -> None:
         nonlocal num_calls
         num_calls += 1
         assert answers.wait(60)
-        rmtree(path)
+        remove(path)
 
-    monkeypatch.setattr(shutil, "rmtree", hang)
+    monkeypatch.setattr(untrusted, "remove", hang)
     store.delete_study(gone, now=1500.0)
     remover = Remover()
     for _ in range(3):  # terms of one process
@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_removed_is_left_to_the_operator(
     def refuse(path: Path) -> None:
         raise PermissionError(f"no right to remove {path.name}")
 
-    monkeypatch.setattr(shutil, "rmtree", refuse)
+    monkeypatch.setattr(untrusted, "remove", refuse)
     settings = settings_in(tmp_path)
     gone = ended_study(store, settings)
     fill(store)

@@ -7,7 +7,6 @@ cannot be written or read raises ``faults.StorageFault``. ``root`` is the folder
 
 from __future__ import annotations
 
-import json
 import shutil
 import uuid
 import warnings
@@ -35,6 +34,7 @@ from workloads.training.checkpoints.folders import (
     commit,
     expect_whole,
     explained,
+    read_json,
     remove,
     remove_unfinished,
     unfinished,
@@ -102,7 +102,7 @@ def load(
 def progress_at(root: Path, checkpoint: CheckpointName) -> tuple[int, int] | None:
     """Optimizer steps and samples before a checkpoint of a training with AdaScale; None if it does not say so."""
     try:
-        state = json.loads((checkpoint.folder(root) / "scalars.json").read_text())["updates"]["adascale"]
+        state = read_json(checkpoint.folder(root), "scalars.json")["updates"]["adascale"]
         return (state["num_steps"], state["num_samples"]) if state else None
     except (OSError, ValueError, KeyError):  # loading it, on all ranks together, says why
         return None
@@ -145,7 +145,7 @@ def load_weights(folder: Path, *, raw: bool = False) -> Weights:
         with _quiet():
             entries = {_key(name, stored, raw=raw): tensor for name, tensor in tensors.items()}
             dcp_load(entries, storage_reader=reader, no_dist=True)
-        scalars = json.loads((folder / "scalars.json").read_text())
+        scalars = read_json(folder, "scalars.json")
         names = scalars.get("exported") or {name: name for name in tensors}
         state = {name: tensors[own_name] for name, own_name in names.items()}
         return Weights(scalars["step"], state, any(key.startswith(_AVERAGE) for key in stored))
@@ -221,7 +221,7 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     reader = SafeReader(folder)
     stored = reader.read_metadata().state_dict_metadata
     _expect_same_model(folder, stored, model)
-    scalars = json.loads((folder / "scalars.json").read_text())
+    scalars = read_json(folder, "scalars.json")
     prefix = _prefix(optimizer)
     if not any(key.startswith(f"{prefix}optimizer/") for key in stored):
         prefix = ""  # it was not written by this many replicas with states of their own

@@ -15,6 +15,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import Metadata
 
+from workloads.files import untrusted
+from workloads.files.untrusted import open_plain
 from workloads.training.checkpoints.agreed import barrier, count_ranks, from_rank_0, rank
 from workloads.training.faults import StorageFault, storage_error
 
@@ -64,13 +66,14 @@ def remove(target: Path) -> None:
     doomed = unfinished(target, uuid.uuid4().hex)
     with suppress(OSError):
         target.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        untrusted.remove(doomed)
 
 
 def remove_unfinished(directory: Path) -> None:
     """Delete what killed ranks have left. No other attempt of the trial writes here: it would have ended first."""
     for left in directory.glob(".step-*.tmp"):
-        shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):
+            untrusted.remove(left)
 
 
 def expect_whole(staged: Path, written: Metadata) -> None:
@@ -105,6 +108,12 @@ def _appears(file: Path) -> bool:
             return False
         time.sleep(0.2)
     return True
+
+
+def read_json(folder: Path, name: str) -> Any:
+    """The value in a file of a checkpoint's folder. Raises ``OSError`` and ``ValueError``."""
+    with open_plain(folder, name) as file:
+        return json.load(file)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -6,12 +6,12 @@ written. Whoever reads a checkpoint compares them; one from before there were su
 
 from __future__ import annotations
 
-import json
 import zlib
 from pathlib import Path
 
+from workloads.files.untrusted import NotPlain, open_plain
 from workloads.training.checkpoints.agreed import of_all_stages, rank
-from workloads.training.checkpoints.folders import explained, write_json
+from workloads.training.checkpoints.folders import explained, read_json, write_json
 from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
 from workloads.training.faults import StorageFault
 
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 2**20
 def write_sums(staged: Path, name: CheckpointName) -> None:
     """Write the checksums of all files in ``staged``, and that it is the checkpoint ``name``; all ranks call it."""
     mine = [path for path in sorted(staged.iterdir()) if _writer(path) == rank()]
-    sums = of_all_stages({path.name: _sum_of(path) for path in mine})
+    sums = of_all_stages({path.name: _sum_of(staged, path.name) for path in mine})
     if rank() == 0:
         write_json(staged / SUMS, {"trial_id": name.trial_id, "step": name.step, "crc32": sums})
 
@@ -30,20 +30,18 @@ def write_sums(staged: Path, name: CheckpointName) -> None:
 def damage(folder: Path, name: CheckpointName | None = None) -> str:
     """Fault of the checkpoint in ``folder``, which should be ``name``, in words; empty if it is intact."""
     try:
-        text = (folder / SUMS).read_text()
+        stored = read_json(folder, SUMS)
+        owner, sums = CheckpointName(stored["trial_id"], stored["step"]), dict(stored["crc32"])
     except FileNotFoundError:
         return ""
-    try:
-        stored = json.loads(text)
-        owner, sums = CheckpointName(stored["trial_id"], stored["step"]), dict(stored["crc32"])
     except (ValueError, KeyError, TypeError):
         return f"a file in it is damaged: {SUMS}"
     if name is not None and owner != name:
         return f"it is that of step {owner.step} of trial {owner.trial_id}"
     for file, expected in sums.items():
         try:
-            sum_now = _sum_of(folder / file)
-        except FileNotFoundError as error:
+            sum_now = _sum_of(folder, file)
+        except (FileNotFoundError, NotPlain) as error:
             return f"{error.strerror}: {error.filename}"
         if sum_now != expected:
             return f"a file in it is damaged: {file} has another checksum than what was written"
@@ -93,9 +91,9 @@ def _writer(path: Path) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _sum_of(path: Path) -> int:
+def _sum_of(folder: Path, name: str) -> int:
     total = 0
-    with path.open("rb") as file:
+    with open_plain(folder, name) as file:
         while chunk := file.read(_CHUNK_BYTES):
             total = zlib.crc32(chunk, total)
     return total

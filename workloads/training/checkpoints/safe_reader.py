@@ -1,26 +1,47 @@
-"""Reads the index of a checkpoint without running code that somebody may have put into it."""
+"""Reads a checkpoint without running code, or opening other files, that somebody may have put or named in it."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+from workloads.files.untrusted import open_plain
 
 
 class SafeReader(FileSystemReader):
     """Reads a checkpoint's index but accepts only torch's own classes in it; tensors are read with ``weights_only``."""
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.fs = _PlainFiles(folder)
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with open(Path(self.path) / ".metadata", "rb") as file:
+        with open_plain(Path(self.path), ".metadata") as file:
             metadata: Metadata = _SafeUnpickler(file).load()
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         metadata.storage_meta.load_id = self.load_id
         return metadata
+
+
+class _PlainFiles(FileSystem):
+    """Opens only plain files of a folder: the index may name any file of the host."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        with open_plain(self._folder, str(path).removeprefix(f"{self._folder}/")) as stream:
+            yield stream
 
 
 class _SafeUnpickler(pickle.Unpickler):

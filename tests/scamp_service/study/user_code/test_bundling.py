@@ -16,7 +16,7 @@ from scamp_service.study.user_code.bundling import bundle_code
 from scamp_service.study.user_code.checking import check_code
 from scamp_service.study.workload_names import BUILT_INS
 from workloads import loading
-from workloads.archive import MAX_CODE_BYTES, unpack_code
+from workloads.files.archive import MAX_CODE_BYTES, unpack_code
 
 SOURCE = "class Mine: ...\n"
 

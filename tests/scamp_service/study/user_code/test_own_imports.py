@@ -11,7 +11,7 @@ import pytest
 from scamp_service.settings import ROOT
 from scamp_service.study.user_code.bundling import bundle_code
 from scamp_service.study.user_code.own_imports import with_imported
-from workloads.archive import unpack_code
+from workloads.files.archive import unpack_code
 from workloads.loading import load_workload
 
 WORKLOAD = "class Mine(Workload):\n    dataset = build_model = loss = evaluate = Net\n"

@@ -233,6 +233,39 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     assert not (tmp_path / "harm").exists()
 
 
+@pytest.mark.parametrize("trap", ["a name elsewhere", "fifo", "link"])
+def test_weights_are_read_from_files_of_the_checkpoint_alone(tmp_path: Path, trap: str) -> None:
+    """Its index may name any file of the host, and its files may lead there."""
+    model, optimizer = trained()
+    folder = checkpoint.save(tmp_path, at(1), model, optimizer)
+    (folder / "sums.json").unlink()
+    (shard,) = folder.glob("*.distcp")
+    elsewhere = tmp_path / "elsewhere.distcp"
+    shard.rename(elsewhere)
+    if trap == "a name elsewhere":
+        index = pickle.loads((folder / ".metadata").read_bytes())
+        for entry in index.storage_data.values():
+            entry.relative_path = str(elsewhere)
+        (folder / ".metadata").write_bytes(pickle.dumps(index))
+    elif trap == "fifo":
+        os.mkfifo(shard)
+    else:
+        shard.symlink_to(elsewhere)
+    with pytest.raises(StorageFault, match=r"its name leads out of its folder|it is no plain file|it is a link"):
+        checkpoint.load_weights(folder)
+
+
+def test_an_older_checkpoint_takes_the_place_of_one_with_a_trap(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    for step in (10, 20):
+        folder = checkpoint.save(tmp_path, at(step), model, optimizer)
+    (shard,) = folder.glob("*.distcp")
+    shard.unlink()
+    os.mkfifo(shard)
+    intact, why = newest_intact(tmp_path, at(20))
+    assert intact == at(10) and "it is no plain file" in why
+
+
 class Tied(nn.Module):
     """Has a weight with two names, and a buffer that is not part of its state dictionary."""
 

@@ -32,8 +32,9 @@ def open_archive(data: bytes) -> Iterator[zipfile.ZipFile]:
             _check_members(archive.infolist())
             yield archive
     except _UNZIP_ERRORS as error:
+        why = error.strerror if isinstance(error, OSError) else error  # not the paths, which are those of this host
         raise ArchiveError(
-            f"the files sent along are not a zip that can be read ({error}): make the zip again, without encryption"
+            f"the files sent along are not a zip that can be read ({why}): make the zip again, without encryption"
         ) from error
 
 
@@ -78,6 +79,11 @@ def _check_members(members: list[zipfile.ZipInfo]) -> None:
             raise ArchiveError(
                 f"the zip of your files has a link or special file, {member.filename!r}: send plain files only"
             )
+    names = [PurePosixPath(member.filename) for member in members if not member.is_dir()]
+    file_names = set(names)
+    twice = next((name for name in names if names.count(name) > 1), None) if len(names) > len(file_names) else None
+    if twice or (twice := next((name for name in names if not file_names.isdisjoint(name.parents)), None)):
+        raise ArchiveError(f"the zip of your files has two files at {str(twice)!r}, or one above it: rename one")
 
 
 def _check_size(num_bytes: int) -> None:

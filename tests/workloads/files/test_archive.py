@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workloads.archive import MAX_CODE_BYTES, ArchiveError, unpack_code
+from workloads.files.archive import MAX_CODE_BYTES, ArchiveError, unpack_code
 
 SOURCE = "class Mine: ...\n"
 
@@ -63,7 +63,9 @@ def test_files_that_the_code_has_removed_or_changed_are_written_again_and_others
         (zipped({"bomb": bytes(MAX_CODE_BYTES), "more": b"1"}), "more than 64 MiB"),
         (b"not a zip", "not a zip"),
         (zipped({"model.py": SOURCE})[:-30], "not a zip"),
-        (zipped({"a": "", "a/b": ""}), "not a zip"),
+        (zipped({"a": "", "a/b": ""}), "two files at 'a/b', or one above it"),
+        (zipped({"a": "", "./a": ""}), "two files at 'a', or one above it"),
+        (zipped({"a" * 300: ""}), r"not a zip that can be read \(File name too long\): make"),
         (with_a_broken_member("model.py"), "not a zip that can be read"),
     ],
 )

@@ -1,0 +1,1 @@
+"""Files that users send, and folders in which their code writes."""
