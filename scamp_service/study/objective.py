@@ -12,9 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict
 
 from scamp_service.study.values import Strict, Title
-
-PREDICTED = "predicted."
-"""Begins the metric of an objective that is predicted before a trial is launched (see ``study.predicted``)."""
+from workloads.training.reported import PREDICTED
 
 
 def measured_metrics(metrics: Iterable[str]) -> list[str]:

@@ -18,7 +18,7 @@ from estimators.model import Plan
 from placement.packing.policies import policy_named
 from placement.packing.projects import DEFAULT_PROJECT
 from scamp_service.study.budget import MAX_OBJECTIVES, MAX_REPORTS, Budget
-from scamp_service.study.objective import PREDICTED, Objective
+from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.predicted import PredictedBounds
 from scamp_service.study.rules import broken_rules
@@ -28,6 +28,7 @@ from scamp_service.study.spaces.space import Dimension
 from scamp_service.study.stopping import AshaOptions, NeverOptions, RuleOptions, Stopping
 from scamp_service.study.values import Given, Name, Strict, Title, Value, at_most, first_names
 from scamp_service.study.workload_names import is_file
+from workloads.training.reported import PREDICTED
 
 Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]

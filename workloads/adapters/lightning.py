@@ -129,7 +129,7 @@ class LightningWorkload(Workload):
             model("validation_step", batch, call)
         self._logged_metrics = {name: value for name, value in call.logged.items() if isinstance(value, OfWholeSet)}
         values = {
-            name: torch.as_tensor(value).detach().float().expand(call.num_samples)
+            name: _real(name, value).expand(call.num_samples)
             for name, value in call.logged.items()
             if name not in self._logged_metrics
         }
@@ -147,6 +147,8 @@ class LightningWorkload(Workload):
             module.trainer = self._numbers
             call = Call(self._present_optimizer, self._present_schedulers, is_end=True, updates=outputs["updates"])
             end_epoch(module, call)
+            if both := sorted(summary.keys() & call.logged.keys()):
+                raise WorkloadError(f"validation_step and {EPOCH_END} both log {both[0]!r}: use two names")
             summary |= call.logged
         return summary
 
@@ -219,6 +221,13 @@ class LightningWorkload(Workload):
 def _arguments(owner: type, params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that a constructor of the user takes; that of Lightning takes any, and ignores them or fails."""
     return arguments_for(owner, params) if _overrides(owner, "__init__") else {}
+
+
+def _real(name: str, value: Any) -> Tensor:
+    number = torch.as_tensor(value).detach()
+    if number.is_complex():
+        raise WorkloadError(f"validation_step logs a complex number as {name!r}: log its real part or absolute value")
+    return number.float()
 
 
 def _overrides(owner: type, hook: str) -> bool:

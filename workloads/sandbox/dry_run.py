@@ -41,8 +41,9 @@ from workloads.sandbox.drawn_samples import has_unknown_sizes
 from workloads.sandbox.unfreezing import reached, texts_in
 from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
-from workloads.training.metrics import common_names
+from workloads.training.metrics import common_names, reportable
 from workloads.training.outline import model_of, outline_of
+from workloads.training.reported import TRAIN_LOSS, expect_own_names, joined
 from workloads.training.step import evaluate, illustrate
 from workloads.training.updates.phases import JointOptimizer, PhasedOptimizer, optimizer_of, phases_of
 from workloads.training.updates.precision import autocast
@@ -218,12 +219,16 @@ def _try_methods(workload: Workload) -> tuple[list[str], bool, list[str]]:
         if is_small:  # it mostly looks at values, and fake tensors have none
             illustrate(workload, model, 0)
     names = common_names([sums.names], may_be_none=collected is not None)
+    with reportable("evaluate"):
+        expect_own_names(names, [phase.name for phase in phases])
     if collected is not None:
         summarized = _try_summary(workload, collected) if is_small else None  # fake outputs have no values
         if summarized is None:
             return names, False, untrained
-        names = sorted({*names, *summarized})
-    _expect_known_metrics(workload, [*names, "train_loss", *(f"{phase.name}_loss" for phase in phases)])
+        with reportable("the workload"):
+            names = sorted(joined(dict.fromkeys(names, 0.0), dict.fromkeys(summarized, 0.0)))
+            expect_own_names(names, [phase.name for phase in phases])
+    _expect_known_metrics(workload, [*names, TRAIN_LOSS, *(f"{phase.name}_loss" for phase in phases)])
     return names, True, untrained
 
 

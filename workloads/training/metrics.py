@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from workloads.protocol import Metrics, Outputs, Workload, defines
 from workloads.refusals import WorkloadError, kinds_of
+from workloads.training.reported import Unreportable, with_plain_names
 
 
 class Sums:
@@ -31,6 +33,8 @@ class Sums:
         """
         if not isinstance(metrics, Mapping):
             raise WorkloadError(f"evaluate must return a dictionary of metrics, got {type(metrics).__name__}")
+        with reportable("evaluate"):
+            metrics = with_plain_names(metrics)
         for name, values in metrics.items():
             _check(name, values, len(mask))
         are_pairs = {name: isinstance(values, tuple) for name, values in metrics.items()}
@@ -100,9 +104,16 @@ def common_names(of_ranks: Sequence[Sequence[str]], *, may_be_none: bool = False
     return names
 
 
-def _check(name: object, values: object, num_samples: int) -> None:
-    if not isinstance(name, str):
-        raise WorkloadError(f"evaluate must name its metrics by text, got {name!r}")
+@contextmanager
+def reportable(subject: str) -> Iterator[None]:
+    """Raises ``WorkloadError`` about ``subject``, such as a method, for metrics that cannot be reported."""
+    try:
+        yield
+    except Unreportable as error:
+        raise WorkloadError(f"{subject} {error}") from None
+
+
+def _check(name: str, values: object, num_samples: int) -> None:
     expectation = f"evaluate must return metric {name!r} with one value per sample, shape [{num_samples}]"
     if isinstance(values, tuple) and len(values) != 2:
         raise WorkloadError(f"{expectation}, or a pair of totals and counts, got {len(values)} values")
@@ -111,6 +122,8 @@ def _check(name: object, values: object, num_samples: int) -> None:
             raise WorkloadError(f"{expectation}, got a {type(part).__name__}: return a tensor")
         if part.shape != (num_samples,):
             raise WorkloadError(f"{expectation}, got {list(part.shape)}: do not average over the samples")
+        if part.is_complex():
+            raise WorkloadError(f"{expectation}, got complex numbers: return their real parts or absolute values")
 
 
 def _differ(names: Sequence[str], expected: Sequence[str], here: str, there: str) -> str:

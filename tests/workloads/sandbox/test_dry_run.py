@@ -243,17 +243,37 @@ class Idle(Line):
         return [Phase("idle", Line.loss.__get__(self), lambda model: torch.optim.SGD([], lr=1.0))]
 
 
+class TrainLoss(Line):
+    """Its metric would be lost, because the training loss has this name."""
+
+    def evaluate(self, model: nn.Module, batch: Tensor) -> Any:
+        return {"train_loss": batch[:, 0]}
+
+
+class GeneratorLoss(Line):
+    """Its metric would be lost, because the loss of its phase has this name."""
+
+    def phases(self) -> list[Phase]:
+        sgd = torch.optim.SGD
+        return [Phase("generator", self.loss, lambda model: sgd(model.parameters(), lr=1.0))]
+
+    def evaluate(self, model: nn.Module, batch: Tensor) -> Any:
+        return {"generator_loss": batch[:, 0]}
+
+
 @pytest.mark.parametrize("most", [dry_run.MOST_REAL_PARAMETERS, 3])
 @pytest.mark.parametrize(
     ("workload", "words"),
     [
+        (TrainLoss, "'train_loss', under which ScaMP reports the mean training loss: give it another name"),
+        (GeneratorLoss, "'generator_loss', under which ScaMP reports that of phase 'generator'"),
         (Counted, "scheduler returns a scheduler that does not continue after a resume"),
         (SetTwice, "on_step sets the learning rate, and scheduler returns a scheduler of it: keep one"),
         (Idle, "phase 'idle' trains no parameter"),
         (Waiting, "on_evaluate looks up 'val_loss', but the metrics are "),
     ],
 )
-def test_schedulers_and_phases_that_cannot_be_used_are_refused(
+def test_schedulers_phases_and_names_of_metrics_that_cannot_be_used_are_refused(
     monkeypatch: pytest.MonkeyPatch, workload: type[Workload], words: str, most: int
 ) -> None:
     monkeypatch.setattr(dry_run, "MOST_REAL_PARAMETERS", most)

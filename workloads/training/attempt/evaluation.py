@@ -11,7 +11,8 @@ from estimators.learning import AttemptPhase
 from workloads.protocol import Batch
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.data.outputs import Collected, has_summary, summary
-from workloads.training.metrics import Sums, common_names
+from workloads.training.metrics import Sums, common_names, reportable
+from workloads.training.reported import joined
 from workloads.training.step import evaluate, illustrate
 
 
@@ -25,7 +26,8 @@ def evaluate_held_out(rank: TrainingRank, step: int) -> dict[str, float]:
         with rank.budget.settling():
             values = _means(rank, collected)
         if collected is not None:
-            values |= _summary(rank, collected)
+            with reportable("the workload"):
+                values = joined(values, _summary(rank, collected))
         with rank.budget.settling():
             illustrate(rank.workload, rank.model, step, rank.job.seed)
     return values

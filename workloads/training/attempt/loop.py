@@ -21,6 +21,8 @@ from workloads.training.attempt.timing import Timing
 from workloads.training.data.feed import Repeated
 from workloads.training.digests import expect_agreement
 from workloads.training.memory.peak import measure_peak
+from workloads.training.metrics import reportable
+from workloads.training.reported import TRAIN_LOSS, expect_own_names, plain_metrics
 from workloads.training.step import train_step
 from workloads.training.updates.update import updates_of
 
@@ -183,8 +185,10 @@ class Loop:
     def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
         rank, values = self._rank, evaluate_held_out(self._rank, step // self._job.unit_steps)
+        with reportable("the workload"):
+            expect_own_names(values, [phase.name for phase in updates_of(rank.model).phases])
         if train_loss is not None:
-            values["train_loss"] = train_loss
+            values[TRAIN_LOSS] = train_loss
         values |= {f"{name}_loss": sum(losses) / len(losses) for name, losses in self._phase_losses.items()}
         self._phase_losses.clear()
         missing = next((metric for metric in self._job.metrics if metric not in values), None)
@@ -194,6 +198,8 @@ class Loop:
                 "objective to one of these, or return that metric from evaluate"
             )
         updates_of(rank.model).after_evaluation(rank.workload, values)
+        with reportable("on_evaluate"):
+            values = plain_metrics(values)  # which it may have changed
         is_best = self._saving.is_best(step, values)
         self._timing.report_waiting()
         if rank.is_first:

@@ -21,6 +21,7 @@ from workloads.protocol import Outputs, Workload, defines
 from workloads.refusals import WorkloadError, WrongResult, kinds_of
 from workloads.seeds import kept_generators, seed_host
 from workloads.training.memory.process_memory import host_copy
+from workloads.training.reported import Unreportable, joined, plain_metrics
 
 CHUNK = 1024
 """Samples of one update of a metric: as many under every plan, so that the plan cannot change its value."""
@@ -117,13 +118,25 @@ def summary(workload: Workload, outputs: Outputs, seed: int) -> dict[str, float]
     with torch.no_grad(), kept_generators(workload), _without_gang():
         seed_host(seed, workload)
         if defines(workload, "metrics"):
-            values |= dict(_computed(workload, outputs))
+            with _reportable(workload.metrics):
+                for computed in _computed(workload, outputs):
+                    values = joined(values, computed)
         if defines(workload, "summarize"):
             metrics = workload.summarize(outputs)
             if not isinstance(metrics, Mapping):
                 raise WrongResult(workload.summarize, f"returns {kinds_of(metrics)}", "return a dictionary of numbers")
-            values |= {name: _number(name, value, workload.summarize) for name, value in metrics.items()}
+            with _reportable(workload.summarize):
+                values = joined(values, plain_metrics(metrics))
     return values
+
+
+@contextmanager
+def _reportable(method: Callable[..., Any]) -> Iterator[None]:
+    """Raises ``WrongResult`` for metrics of this method that cannot be reported."""
+    try:
+        yield
+    except Unreportable as error:
+        raise WrongResult(method, error.problem, error.advice) from None
 
 
 @contextmanager
@@ -136,14 +149,14 @@ def _without_gang() -> Iterator[None]:
         dist.is_initialized = is_initialized
 
 
-def _computed(workload: Workload, outputs: Outputs) -> Iterator[tuple[str, float]]:
+def _computed(workload: Workload, outputs: Outputs) -> Iterator[dict[str, float]]:
+    """The metrics of each object."""
     for name, metric in metric_objects(workload).items():
         for chunk in _chunks(outputs):
             args, kwargs = _arguments(chunk, metric.update)
             metric.update(*args, **kwargs)
         computed = metric.compute()
-        for key, value in computed.items() if isinstance(computed, Mapping) else [(name, computed)]:
-            yield key, _number(key, value, workload.metrics)
+        yield plain_metrics(computed if isinstance(computed, Mapping) else {name: computed})
 
 
 def metric_objects(workload: Workload) -> dict[str, Any]:
@@ -176,12 +189,3 @@ def _arguments(outputs: Outputs, update: Callable[..., Any]) -> tuple[Sequence[A
     parameters = inspect.signature(update).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return (), {name: value for name, value in outputs.items() if takes_all or name in parameters}
-
-
-def _number(name: object, value: Any, method: Callable[..., Any]) -> float:
-    if not isinstance(name, str):
-        raise WrongResult(method, f"names a metric {name!r}", "name metrics by text")
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise WrongResult(method, f"gives {kinds_of(value)} as metric {name!r}", "make it one number") from None

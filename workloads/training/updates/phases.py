@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from estimators.model import Layout
 from workloads.protocol import Phase, Workload
 from workloads.refusals import WorkloadError, WrongResult, expect_optimizer, kinds_of
+from workloads.training.reported import TRAIN_LOSS
 
 
 def phases_of(workload: Workload) -> Sequence[Phase]:
@@ -39,6 +40,10 @@ def phases_of(workload: Workload) -> Sequence[Phase]:
     if len(set(names)) < len(names) or not all(isinstance(name, str) and name.isidentifier() for name in names):
         raise WrongResult(
             workload.phases, f"names its phases {', '.join(map(repr, names))}", "give each a name of its own, one word"
+        )
+    if "train" in names:
+        raise WrongResult(
+            workload.phases, f"names a phase 'train', whose loss would be called {TRAIN_LOSS}", "give it another name"
         )
     return phases
 

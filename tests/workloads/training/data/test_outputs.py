@@ -101,7 +101,7 @@ def scored(**members: Any) -> Workload:
         ({"metrics": lambda self: {"f1": 3}}, "returns int as 'f1': return a dictionary of torchmetrics"),
         ({"metrics": lambda self: None}, "returns None"),
         ({"summarize": lambda self, outputs: 0.5}, "returns a number: return a dictionary of numbers"),
-        ({"summarize": lambda self, outputs: {"auc": outputs["preds"]}}, r"gives a tensor of shape .* as metric 'auc'"),
+        ({"summarize": lambda self, outputs: {"auc": outputs["preds"]}}, r"gives a Tensor of shape .* as metric 'auc'"),
         ({"summarize": lambda self, outputs: {0: 1.0}}, "names a metric 0"),
     ],
 )
