@@ -13,6 +13,7 @@ from api import sse
 from api.app import create_app
 from scamp_service.errors import ScampError, Unavailable
 from scamp_service.files import close_new_files
+from scamp_service.host import allow_many_files
 from scamp_service.settings import Settings, settings_of_process
 
 SHUTDOWN_SECONDS = 3
@@ -28,6 +29,7 @@ def main() -> int:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     close_new_files()
     try:
+        allow_many_files()
         server = server_for(
             settings_of_process().model_copy(update=Settings(**options).model_dump(include=set(options)))
         )

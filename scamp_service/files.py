@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -13,6 +14,15 @@ from pathlib import Path
 from scamp_service.settings import Settings
 
 LEAST_FREE_BYTES = 2**20
+LEAST_FREE_INODES = 100
+FULL = {
+    errno.ENOSPC: "free some space, or remove some files",
+    errno.EDQUOT: "free some space in the quota of this user",
+}
+TOO_MANY_FILES = {
+    errno.EMFILE: "allow each process more open files (`ulimit -n 4096`)",
+    errno.ENFILE: "close some files",
+}
 OTHERS = 0o077  # permissions of the group and of everybody else
 SERVICE_LOCK = "service.lock"
 """The file in a data directory that the process which uses it has locked."""
@@ -64,6 +74,12 @@ def write_atomically(file: Path, data: bytes) -> None:
     os.replace(temporary.name, file)
 
 
+def with_remedy(error: OSError) -> str:
+    """The error in words, with what to do if a disk is full or too many files are open."""
+    remedy = {**FULL, **TOO_MANY_FILES}.get(error.errno or 0, "")
+    return f"{error}: {remedy}" if remedy else str(error)
+
+
 def code_zip(folder: Path, sha256: str, fetch: Callable[[], bytes]) -> Path:
     """The zip of a user's files in ``folder``; ``fetch`` gets it if it is missing there or was changed."""
     file = folder / f"{sha256}.zip"
@@ -75,11 +91,14 @@ def code_zip(folder: Path, sha256: str, fetch: Callable[[], bytes]) -> Path:
 def trouble_with(data_dir: Path) -> str:
     """Say what is wrong with the data directory and what to do about it; an empty string if it has space."""
     try:
-        if shutil.disk_usage(data_dir).free >= LEAST_FREE_BYTES:
-            return ""
-        return "is on a full disk: free some space; until then nothing is stored, and trials wait"
+        free_bytes, inodes = shutil.disk_usage(data_dir).free, os.statvfs(data_dir)
     except OSError as error:
         return f"cannot be used ({error.strerror}): stop ScaMP, and restore it"
+    if free_bytes < LEAST_FREE_BYTES:
+        return "is on a full disk: free some space; until then nothing is stored, and trials wait"
+    if inodes.f_files and inodes.f_favail < LEAST_FREE_INODES:  # some file systems have no number of inodes
+        return "is on a disk without free inodes: remove some files; until then nothing is stored, and trials wait"
+    return ""
 
 
 def trouble_with_data(settings: Settings) -> str:

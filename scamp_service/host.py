@@ -8,14 +8,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import resource
 import signal
 import socket
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from scamp_service.errors import Unavailable
 from scamp_service.settings import ROOT
 
+LEAST_FILES = 256
+MANY_FILES = 65_536
+"""Open files of a process, which an API with many clients needs; some programs are slow where more are allowed."""
 PACKAGES = ("scamp_service", "workloads", "estimators", "placement")
 
 
@@ -62,6 +67,22 @@ def kernel() -> str:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return socket.gethostname()
+
+
+def allow_many_files() -> None:
+    """Let this process, and those that it starts, open as many files as they may.
+
+    Raises ``Unavailable`` where that is too few: one of them would end again and again, without a file for its log.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < MANY_FILES and soft < hard:
+        soft = min(hard, MANY_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft < LEAST_FILES:
+        raise Unavailable(
+            f"each process of ScaMP needs up to {LEAST_FILES} open files, and only {soft} are allowed here: raise the "
+            "limit (`ulimit -Hn 4096`, or LimitNOFILE= of a systemd unit)"
+        )
 
 
 @cache

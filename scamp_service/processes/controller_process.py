@@ -29,6 +29,7 @@ from scamp_service.control.decide.snapshot import Packing
 from scamp_service.control.leadership import LeaderElection, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.files import keep_private
+from scamp_service.host import allow_many_files
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
 from scamp_service.model import Lease
 from scamp_service.processes.calibrator import Calibrator
@@ -100,6 +101,7 @@ def run_study(
     directory, ``Refused`` when users' code cannot run as the user that is set for it, and ``Unavailable`` when Ray
     cannot be reached or the local one dies.
     """
+    allow_many_files()
     check_account(settings)
     expect_shared_database(settings.url)
     settings.expect_autoscaler()

@@ -26,7 +26,8 @@ import httpx
 from scamp_service import patience
 from scamp_service.cluster.local.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
-from scamp_service.files import SERVICE_LOCK, keep_private, trouble_with
+from scamp_service.files import FULL, SERVICE_LOCK, TOO_MANY_FILES, keep_private, trouble_with, with_remedy
+from scamp_service.host import allow_many_files
 from scamp_service.processes.addresses import LOOPBACK, running_server, take_port, url_of, write_server_file
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
@@ -76,6 +77,7 @@ class Service:
                 f"{settings.host} can be reached from other machines: set SCAMP_API_TOKEN to at least 16 characters, "
                 "or listen on 127.0.0.1"
             )
+        allow_many_files()
         check_account(settings)
         expect_shared_database(settings.url)
         settings.expect_autoscaler()
@@ -293,7 +295,8 @@ def _or_later(task: str) -> Iterator[None]:
     try:
         yield
     except (OSError, MemoryError, RuntimeError, subprocess.SubprocessError) as error:
-        log.warning("%s cannot be started now (%s: %s); will try again", task, type(error).__name__, error)
+        words = with_remedy(error) if isinstance(error, OSError) else error
+        log.warning("%s cannot be started now (%s: %s); will try again", task, type(error).__name__, words)
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
@@ -342,9 +345,12 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
 
 def _unusable(data_dir: Path, error: OSError) -> Unavailable:
     where = f": {error.filename}" if error.filename else ""
+    if remedy := TOO_MANY_FILES.get(error.errno or 0):
+        return Unavailable(f"ScaMP cannot start ({error.strerror}{where}); {remedy}")
+    remedy = FULL.get(error.errno or 0, "make it writable for this user")
     return Unavailable(
-        f"the data directory {data_dir} cannot be used ({error.strerror}{where}); make it writable for this user, with "
-        "some space on its disk, or choose another one with --data-dir"
+        f"the data directory {data_dir} cannot be used ({error.strerror}{where}); {remedy}, or choose another one with "
+        "--data-dir"
     )
 
 

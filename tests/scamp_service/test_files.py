@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from scamp_service import files
-from scamp_service.files import close_new_files, keep_private, umask_of_ranks
+from scamp_service.files import close_new_files, keep_private, umask_of_ranks, with_remedy
 from scamp_service.settings import Settings
 
 
@@ -42,6 +45,25 @@ def test_new_files_are_for_us_alone_but_for_checkpoints_where_somebody_wants_the
     finally:
         os.umask(before)
         monkeypatch.setattr(files, "_given_umask", -1)
+
+
+@pytest.mark.parametrize(("num_inodes", "num_free", "is_full"), [(1000, 3, True), (1000, 500, False), (0, 0, False)])
+def test_a_disk_without_free_inodes_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_inodes: int, num_free: int, is_full: bool
+) -> None:
+    statvfs = SimpleNamespace(f_files=num_inodes, f_favail=num_free, f_frsize=4096, f_bavail=2**20, f_blocks=2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**32))
+    monkeypatch.setattr(os, "statvfs", lambda path: statvfs)
+    assert ("without free inodes: remove some files" in files.trouble_with(tmp_path)) == is_full
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EMFILE, "ulimit -n"), (errno.EACCES, "")]
+)
+def test_an_error_of_a_full_disk_or_of_too_many_files_has_a_remedy(number: int, remedy: str) -> None:
+    words = with_remedy(OSError(number, os.strerror(number), "/data/logs"))
+    assert words.startswith(f"[Errno {number}] {os.strerror(number)}: '/data/logs'") and remedy in words
+    assert bool(remedy) == (": " in words.partition("/data/logs'")[2])
 
 
 def test_a_ray_of_another_account_keeps_its_folders(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from scamp_service.cluster.devices.gpus import inventory, visible
 from scamp_service.cluster.devices.virtual import VIRTUAL_DEVICE
 from scamp_service.errors import Refused, Unavailable
-from scamp_service.files import umask_of_ranks, write_atomically
+from scamp_service.files import umask_of_ranks, with_remedy, write_atomically
 from scamp_service.settings import ROOT, Settings
 from scamp_service.user_account import USER, Lent, UserAccount, account_of, check_folder, started_as
 from scamp_service.user_environment import user_environment
@@ -59,7 +59,7 @@ class LocalRay:
             self._start(logs)
         except OSError as error:  # such as a full disk
             self.stop()
-            raise Unavailable(f"the local Ray cluster did not start: {error}") from error
+            raise Unavailable(f"the local Ray cluster did not start: {with_remedy(error)}") from error
         except BaseException:
             self.stop()
             raise

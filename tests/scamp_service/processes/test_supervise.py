@@ -252,6 +252,20 @@ def test_a_data_directory_that_cannot_be_used_is_said_in_words(
         pass
 
 
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "cannot be used .*free some space"),
+        (errno.EMFILE, r"cannot start \(Too many open files\); allow"),
+    ],
+)
+def test_what_a_start_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.cannot_fork = OSError(number, os.strerror(number))
+    with pytest.raises(Unavailable, match=words), world.service:
+        pass
+
+
 def test_a_ray_that_dies_is_replaced_at_once_with_the_controller(world: World) -> None:
     for _ in range(3):
         world.live(30)
