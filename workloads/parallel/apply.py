@@ -154,7 +154,7 @@ def _shard(
             module,
             mesh=shards,
             reshard_after_forward=None if layout.reshard else False,
-            mp_policy=precision.policy(is_root=module is model) if precision is not None else AS_STORED,
+            mp_policy=precision.policy(module, is_root=module is model) if precision is not None else AS_STORED,
             ignored_params=tables,
         )
         keep_containers(module)

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils._pytree import tree_map_only
 
 from workloads.parallel.replaced import replaced_parameters
+from workloads.refusals import WITHOUT_FSDP, WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,16 @@ class MixedPrecision:
         """Bytes of a parameter that FSDP gathers, and of a gradient that it adds up."""
         return self.param.itemsize, self.reduce.itemsize
 
-    def policy(self, *, is_root: bool) -> MixedPrecisionPolicy:
-        """The policy of FSDP2 for the whole model, or for one of its blocks."""
+    def policy(self, module: nn.Module, *, is_root: bool) -> MixedPrecisionPolicy:
+        """The policy of FSDP2 for ``module``, the whole model or one of its blocks.
+
+        Raises ``WorkloadError`` for complex parameters, whose imaginary parts FSDP2 would drop.
+        """
+        if any(parameter.is_complex() for parameter in module.parameters()):
+            raise WorkloadError(
+                f"with precision: bf16-params FSDP casts parameters to real numbers, and {type(module).__name__} has "
+                f"complex ones: use precision: bf16, or {WITHOUT_FSDP}"
+            )
         output = torch.float32 if is_root else None
         return MixedPrecisionPolicy(param_dtype=self.param, reduce_dtype=self.reduce, output_dtype=output)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -187,11 +188,16 @@ class _Comparison:
             vars(self.workload).update(attributes)
 
     def _cast(self, batch: Batch) -> Batch:
-        return tree_map_only(
-            Tensor,
-            lambda tensor: tensor.to(self.dtype, copy=True) if tensor.is_floating_point() else tensor.clone(),
-            batch,
-        )
+        return tree_map_only(Tensor, partial(_in, dtype=self.dtype, copy=True), batch)
+
+
+def _in(tensor: Tensor, *, dtype: torch.dtype, copy: bool = False) -> Tensor:
+    """The tensor with numbers of ``dtype``, or with complex ones of two such numbers; integers stay as they are."""
+    if tensor.is_complex():
+        dtype = dtype.to_complex()
+    elif not tensor.is_floating_point():
+        dtype = tensor.dtype
+    return tensor.to(dtype, copy=copy)
 
 
 def _first_finding(check: Callable[[_Comparison], str], workload: Workload, split: SetName, flops: float) -> str:
@@ -203,7 +209,8 @@ def _first_finding(check: Callable[[_Comparison], str], workload: Workload, spli
         try:
             seed_everything(0, workload)
             if tries := _tries(workload, split, flops):
-                return check(_Comparison(workload, model_of(workload).to(dtype), tries, dtype))
+                model: nn.Module = model_of(workload)._apply(partial(_in, dtype=dtype))  # type: ignore[no-untyped-call]
+                return check(_Comparison(workload, model, tries, dtype))
         except Exception:  # a trace explains it
             log.debug("whether the loss and the metrics are means over samples cannot be found out", exc_info=True)
     return ""

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from estimators.tracing.session.modes import NoInit
+from workloads.parallel.forward_state.snapshot import has_fractions, real_numbers
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError, expect_loss, expect_model
 from workloads.seeds import seed_everything
@@ -77,7 +78,7 @@ def synflow(workload: Workload, batch: int) -> float:
     model = _model(workload).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.abs_()
+            parameter.copy_(parameter.abs())
     ones = tree_map_only(Tensor, _ones, _train_batch(workload, 1))
     with _WithoutNorms():
         output = _output(workload, model, ones)
@@ -95,13 +96,14 @@ def jacob_cov(workload: Workload, batch: int) -> float:
     """
     model = _model(workload)
     batch_inputs = _train_batch(workload, batch)
-    inputs = [leaf for leaf in tree_leaves(batch_inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    inputs = [leaf for leaf in tree_leaves(batch_inputs) if isinstance(leaf, Tensor) and has_fractions(leaf)]
     if not inputs:
         raise WorkloadError("jacob_cov needs samples of floating-point numbers: choose another proxy")
     for leaf in inputs:
         leaf.requires_grad_()
     _sum(_output(workload, model, batch_inputs)).backward()  # type: ignore[no-untyped-call]
-    rows = torch.cat([leaf.grad.flatten(1) for leaf in inputs if leaf.grad is not None], 1).double()
+    gradients = [real_numbers(leaf.grad.resolve_conj()) for leaf in inputs if leaf.grad is not None]
+    rows = torch.cat([gradient.flatten(1) for gradient in gradients], 1).double()
     values = torch.linalg.eigvalsh(torch.nan_to_num(torch.corrcoef(rows))) + 1e-5
     return -float((values.clamp_min(1e-5).log() + 1 / values.clamp_min(1e-5)).sum())
 
@@ -138,6 +140,8 @@ def _train_batch(workload: Workload, batch: int) -> Batch:
 
 
 def _ones(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():
+        return torch.ones_like(tensor, dtype=torch.cdouble)
     return torch.ones_like(tensor, dtype=torch.double) if tensor.is_floating_point() else tensor
 
 
@@ -176,4 +180,5 @@ def _sum(output: Any) -> Tensor:
     if hasattr(output, "__dict__") and not isinstance(output, Tensor | Mapping):
         output = vars(output)
     leaves = tree_leaves(dict(output) if isinstance(output, Mapping) else output)
-    return torch.stack([leaf.sum() for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]).sum()
+    numbers = [leaf for leaf in leaves if isinstance(leaf, Tensor) and has_fractions(leaf)]
+    return torch.stack([real_numbers(leaf.resolve_conj()).sum() for leaf in numbers]).sum()

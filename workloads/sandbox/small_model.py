@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from estimators.tracing.blocks import are_equal, container_of, shorten
 from estimators.tracing.session.modes import NoInit
+from workloads.parallel.forward_state.snapshot import has_fractions, real_numbers
 from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Workload
 from workloads.seeds import seed_everything
@@ -40,7 +41,7 @@ def small_model(workload: Workload) -> nn.Module | None:
     seed_everything(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.is_floating_point():
+            if has_fractions(parameter):
                 parameter.normal_(1.0 if parameter.ndim < 2 else 0.0, _spread(parameter))
     return model.eval()
 
@@ -55,7 +56,7 @@ def are_close(tensor: Tensor, other: Tensor, undivided: Tensor | None = None) ->
     Numbers that are not finite prove nothing, and count as equal.
     """
     first, second, scale = (
-        tensor.detach().double() for tensor in (tensor, other, other if undivided is None else undivided)
+        real_numbers(tensor.detach()).double() for tensor in (tensor, other, other if undivided is None else undivided)
     )
     if not tensor.numel() or not all(bool(tensor.isfinite().all()) for tensor in (first, second, scale)):
         return True

@@ -152,7 +152,11 @@ class OpenedModel:
 
     def _unfreeze(self, optimizer: Optimizer) -> None:
         """Train whatever a later step may train: activations, gradients and states are then traced with all others."""
-        frozen = [tensor for tensor in held_by(optimizer) if not tensor.requires_grad and tensor.is_floating_point()]
+        frozen = [
+            tensor
+            for tensor in held_by(optimizer)
+            if not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
+        ]
         if self._recipe.unfreezes and frozen:
             self._assumed.add(self._recipe.unfreezes)
             for parameter in frozen:

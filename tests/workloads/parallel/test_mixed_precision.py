@@ -13,6 +13,7 @@ from estimators.model import Layout
 from estimators.tracing.fake_gang import fake_mesh
 from workloads.parallel.apply import apply_plan
 from workloads.parallel.mixed_precision import MixedPrecision
+from workloads.refusals import WorkloadError
 
 BF16, FP32 = torch.bfloat16, torch.float32
 
@@ -76,3 +77,11 @@ def test_fsdp_gathers_bf16_and_adds_up_gradients_as_the_user_says() -> None:
         policies = [state._mp_policy for state in states]
         assert {(policy.param_dtype, policy.reduce_dtype) for policy in policies} == {(BF16, FP32)}
         assert [policy.output_dtype for policy in policies] == [FP32, None, None]
+
+
+def test_complex_parameters_keep_their_imaginary_parts() -> None:
+    model = nn.Module()
+    model.turn = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    layout, words = Layout(dp_shard=2), "FSDP casts parameters to real numbers, and Module has complex ones"
+    with fake_mesh(layout) as mesh, pytest.raises(WorkloadError, match=words):
+        apply_plan(model, [], layout, mesh, MixedPrecision(BF16))

@@ -30,6 +30,15 @@ class Balanced(nn.Module):
         return logits, (load * shares.mean(0)).sum()
 
 
+class Turn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.view_as_real(x.to(self.weight.dtype) @ self.weight)[..., 1]
+
+
 def _normed() -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
 
@@ -121,6 +130,7 @@ def test_the_loss_of_a_mean_over_samples_may_be_divided(params: dict[str, Any]) 
     "params",
     [
         pytest.param({"loss": lambda model, x, y: len(x) * _mean(model, x, y)}, id="sum"),
+        pytest.param({"loss": lambda model, x, y: len(x) * _mean(model, x, y), "model": Turn}, id="sum, complex"),
         pytest.param({"loss": _negatives}, id="negatives within the batch"),
         pytest.param({"loss": _of_tokens}, id="mean over what counts"),
         pytest.param({"loss": _sum_and_wrong_count}, id="a count that is no sum"),

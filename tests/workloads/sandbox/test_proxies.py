@@ -117,3 +117,21 @@ def test_a_loss_that_does_not_call_its_model_has_no_synflow() -> None:
 def test_a_model_larger_than_memory_has_parameters_and_flops() -> None:
     workload = Given({"make": lambda: nn.Sequential(nn.Linear(4, 2**20), nn.Linear(2**20, 2**20), nn.Linear(2**20, 1))})
     assert (proxy("parameters", workload, 8, 0) or 0) > 2**40 and (proxy("flops", workload, 8, 0) or 0) > 2**41
+
+
+class Turn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 6, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.to(self.weight.dtype) @ self.weight).abs()
+
+
+def test_complex_parameters_count_by_their_absolute_values() -> None:
+    workload = Given({"make": Turn})
+    assert all(math.isfinite(PROXIES[name](workload, 8)) for name in PROXIES)
+    torch.manual_seed(0)
+    flow = float(Turn().weight.detach().abs().sum())
+    torch.manual_seed(0)
+    assert synflow(workload, 8) == pytest.approx(math.log(flow), rel=1e-5)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -80,6 +81,16 @@ def tensor_at(place: Place) -> Tensor:
 def local_part(tensor: Tensor) -> Tensor:
     """The part of a tensor that this rank has."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def has_fractions(tensor: Tensor) -> bool:
+    """Whether training can change the numbers of a tensor by steps: real or complex ones, but no integers."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def real_numbers(tensor: Tensor) -> Tensor:
+    """A view of the tensor in which each complex number is two real ones."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def address_of(tensor: Tensor) -> int:

@@ -38,6 +38,7 @@ from workloads.parallel.forward_state.snapshot import (
     ModuleSnapshot,
     Place,
     attributes_of,
+    has_fractions,
     may_be_state,
     tensor_at,
 )
@@ -251,7 +252,7 @@ class ForwardState:
             for module, name in before.changed_attributes()
             if not (isinstance(value := module.__dict__[name], Tensor) and watch.is_of_batch(value))
         }
-        self.statistics = {place: None for place in of_samples if tensor_at(place).is_floating_point()}
+        self.statistics = {place: None for place in of_samples if has_fractions(tensor_at(place))}
 
     def _forget_step(self) -> None:
         self._begin, self._num_passes, self._sums = None, 0, {}

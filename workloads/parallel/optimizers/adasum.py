@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from workloads.parallel.exchanging.gloo import reduce
+from workloads.parallel.forward_state.snapshot import has_fractions, real_numbers
 
 BUCKET_BYTES = 25 * 2**20  # of updates that travel together, unless a single one is larger; as in torch's DDP
 
@@ -46,7 +47,12 @@ class AdasumOptimizer(Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the weights, all replicas together; it takes a copy of them, and two buckets."""
         groups = self._optimizer.param_groups
-        weights = [parameter.detach() for group in groups for parameter in group["params"] if _is_updated(parameter)]
+        weights = [
+            real_numbers(parameter.detach())
+            for group in groups
+            for parameter in group["params"]
+            if parameter.requires_grad and has_fractions(parameter)
+        ]
         before = [weight.clone() for weight in weights]
         self._optimizer.step()
         if weights:
@@ -66,10 +72,6 @@ def combine(updates: Sequence[Tensor], group: dist.ProcessGroup) -> None:
         _Halves(flat, list(accumulate(sizes, initial=0)), group).combine(0, len(flat), 1)
         for update, part in zip(bucket, torch.split(flat[: sum(sizes)], sizes), strict=True):
             update.copy_(part.view_as(update))
-
-
-def _is_updated(parameter: Tensor) -> bool:
-    return parameter.requires_grad and parameter.is_floating_point()
 
 
 def _buckets(updates: Sequence[Tensor]) -> Iterator[list[Tensor]]:

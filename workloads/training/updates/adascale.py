@@ -29,7 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 
 from workloads.gain import noise_scale_of
-from workloads.parallel.forward_state.snapshot import local_part
+from workloads.parallel.forward_state.snapshot import has_fractions, local_part, real_numbers
 from workloads.refusals import WorkloadError
 from workloads.training.updates.norms import global_sums
 
@@ -62,7 +62,7 @@ class AdaScale:
     def begin(self, parameters: Iterable[Tensor]) -> None:
         """Make memory for the gradients of parameters that train and have none yet."""
         for parameter in parameters:
-            if parameter.requires_grad and parameter.is_floating_point() and parameter not in self.previous:
+            if parameter.requires_grad and has_fractions(parameter) and parameter not in self.previous:
                 self.previous[parameter] = torch.zeros_like(parameter)
 
     @torch.no_grad()
@@ -84,7 +84,7 @@ class AdaScale:
     def _products(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """(|g|², g·h) of this rank's parts of parameters and their gradients."""
         sums = [
-            torch.stack([_dot(gradient, gradient), _dot(gradient, local_part(self.previous[owner]))])
+            torch.stack([_dot(gradient, gradient), _dot(gradient, real_numbers(local_part(self.previous[owner])))])
             for owner, gradient in pairs
         ]
         return torch.stack(sums).sum(0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from workloads.parallel.forward_state.snapshot import local_part
+from workloads.parallel.forward_state.snapshot import has_fractions, local_part
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +32,7 @@ class Averages:
     def begin(self, parameters: Iterable[Tensor]) -> None:
         """Call it before an update: parameters that train and have no average yet get one, their present value."""
         for parameter in parameters:
-            if parameter.requires_grad and parameter.is_floating_point() and parameter not in self.of:
+            if parameter.requires_grad and has_fractions(parameter) and parameter not in self.of:
                 self.of[parameter] = parameter.detach().clone()
 
     @torch.no_grad()

@@ -10,10 +10,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from workloads.parallel.exchanging.gloo import reduce
+from workloads.parallel.forward_state.snapshot import real_numbers
 
 
 def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """This rank's parts of the gradients, each with the placements of its parameter; those of sparse ones coalesced."""
+    """This rank's parts of the gradients, each with the placements of its parameter; those of sparse ones coalesced.
+
+    Complex numbers are pairs of real ones.
+    """
     return [gradient for _, gradient in _gradients(parameters) if gradient is not None]
 
 
@@ -76,18 +80,21 @@ def _gradients(parameters: Iterable[Tensor]) -> Iterable[tuple[Tensor, Tensor | 
         gradient = parameter.grad
         if gradient is None:
             yield parameter, None
-        elif isinstance(gradient, DTensor):
+            continue
+        if gradient.is_complex() and gradient.is_conj():  # torch only notes that it is one
+            parameter.grad = gradient = gradient.resolve_conj()
+        if isinstance(gradient, DTensor):
             assert isinstance(parameter, DTensor)
             if gradient.placements != parameter.placements:  # sums that ranks still have to add up
                 gradient = gradient.redistribute(placements=parameter.placements)
                 parameter.grad = gradient
-            yield parameter, gradient.to_local()
+            yield parameter, real_numbers(gradient.to_local())
         elif gradient.is_sparse:
             gradient = gradient if gradient.is_coalesced() else gradient.coalesce()
             parameter.grad = gradient
-            yield parameter, gradient._values()
+            yield parameter, real_numbers(gradient._values())
         else:
-            yield parameter, gradient
+            yield parameter, real_numbers(gradient)
 
 
 def _groups_of(parameter: Tensor) -> tuple[dist.ProcessGroup, ...]:

@@ -64,9 +64,12 @@ def on_rank(rank: int, num: int, folder: Path, bucket_bytes: int) -> dict[str, A
     combine(zeros, group)
     weight = torch.nn.Parameter(torch.ones(3))
     weight.grad = torch.full((3,), 1.0)
-    AdasumOptimizer(SGD([weight], 0.5), group).step()
+    turn = torch.nn.Parameter(torch.ones(1, dtype=torch.complex64))
+    turn.grad = torch.tensor([(1.0, 1.0j)[rank % 2]], dtype=torch.complex64)
+    AdasumOptimizer(SGD([weight, turn], 0.5), group).step()
     dist.destroy_process_group()
-    return {"updates": [update.tolist() for update in updates], "zeros": zeros[0].tolist(), "weight": weight.tolist()}
+    answer = {"updates": [update.tolist() for update in updates], "zeros": zeros[0].tolist()}
+    return {**answer, "weight": weight.tolist(), "turn": torch.view_as_real(turn).tolist()}
 
 
 @pytest.mark.parametrize(("num", "bucket_bytes"), [(2, 2**20), (4, 2**20), (4, 100)])
@@ -80,6 +83,7 @@ def test_updates_are_combined_by_the_formula_on_every_rank(num: int, bucket_byte
         assert answer["updates"] == answers[0]["updates"]  # bit for bit
         assert answer["zeros"] == [0.0] * 4
         assert answer["weight"] == [0.5] * 3  # equal updates: their mean
+        assert answer["turn"] == [[0.5, -0.5]]  # orthogonal ones: their sum
 
 
 def test_replicas_hold_a_copy_of_their_weights_and_two_buckets_while_they_update() -> None:

@@ -61,6 +61,20 @@ def test_updates_continue_under_another_plan(ranks: Any, tmp_path: Path, feature
     assert error <= TOLERANCES.get(feature, TOLERANCE)
 
 
+COMPLEX: list[tuple[dict[str, Any], Plan]] = [
+    ({"precision": "fp16", "clip_norm": 0.3}, Plan(8, dp_replicate=2)),
+    ({"swa_start": 1, "clip_norm": 0.3}, Plan(16, tp=2)),
+    ({"scale_lr": "adascale", "base_batch": 4, "optimizer": "SGD", "lr": 0.1, "ema_decay": 0.5}, PIPELINE),
+]
+
+
+@pytest.mark.parametrize(("more", "plan"), COMPLEX, ids=str)
+def test_complex_parameters_are_updated_as_on_one_rank(ranks: Any, more: dict[str, Any], plan: Plan) -> None:
+    options = {**USER, "workload": "turned.py:Turned", "params": {"batch": 16, **more}, "steps": 4}
+    for (_, values), (_, expected) in zip(ranks.curve(plan, **options), ranks.curve(ONE, **options), strict=True):
+        assert values == pytest.approx(expected, abs=1e-2 if "precision" in more else TOLERANCE)
+
+
 GAN = {
     "workload": "gan.py:DigitsGan",
     "code_dir": str(Path(__file__).parents[4] / "examples"),
