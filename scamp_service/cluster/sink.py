@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from scamp_service.cluster import letters
 from scamp_service.cluster.devices.pool_table import remove_pools
 from scamp_service.errors import Unavailable
 from scamp_service.host import Process, source_hash
@@ -115,14 +116,30 @@ class Sink:
             return self._opened
 
 
-class SinkActor(Sink):
-    """A sink that is a detached Ray actor on the database's node. It ends its process once no controller leads."""
+class SinkActor:
+    """A sink as a detached Ray actor on the database's node. It ends its process once no controller leads.
+
+    It takes letters alone, because Ray would unpickle any other argument.
+    """
 
     def __init__(self, url: str, identity: str) -> None:
         """See ``Sink``."""
-        super().__init__(url, identity)
+        self._sink, self._identity = Sink(url, identity), identity
         self._last: tuple[Lease | None, float] | None = None  # the lease as it was read last, and when
         threading.Thread(target=self._watch_lease, daemon=True).start()
+
+    def answer(self, letter: bytes) -> Any:
+        """Answer of the sink to what a rank tells or asks. Raises ``InvalidInput`` for anything but a letter."""
+        method, args = letters.read(letter)
+        return getattr(self._sink, method)(*args)
+
+    def lease(self) -> Lease | None:
+        """See ``Sink``."""
+        return self._sink.lease()
+
+    def ping(self) -> SinkStatus:
+        """See ``Sink``."""
+        return self._sink.ping()
 
     @ray.method(concurrency_group=WATCH)
     def last_lease(self) -> Lease | None:
@@ -242,7 +259,9 @@ class SinkClient:
         """Answer of the sink's ``method`` within ``ANSWER_SECONDS``. Raises ``RayError`` or ``ValueError``: no sink."""
         if self._actor is None:
             self._actor = ray.get_actor(NAME, self._namespace)  # ValueError when there is none
-        return ray.get(getattr(self._actor, method).remote(*args), timeout=ANSWER_SECONDS)
+        if args:
+            return ray.get(self._actor.answer.remote(letters.letter(method, *args)), timeout=ANSWER_SECONDS)
+        return ray.get(getattr(self._actor, method).remote(), timeout=ANSWER_SECONDS)
 
 
 def is_waiting(error: Exception) -> bool:

@@ -98,6 +98,33 @@ def test_a_question_is_repeated_while_the_database_is_away_but_not_after_an_erro
         Answers(Unavailable("locked")).ask("flush", give_up=lambda: True)
 
 
+def test_ray_gets_nothing_but_bytes_to_read_from_a_rank(
+    store: Store, actor: SinkActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[Any] = []
+
+    class Remote:
+        def __init__(self, method: str) -> None:
+            self.method = getattr(actor, method)
+
+        def remote(self, *args: Any) -> Any:
+            passed.extend(args)
+            return self.method(*args)
+
+    class Handle:
+        def __getattr__(self, method: str) -> Remote:
+            return Remote(method)
+
+    monkeypatch.setattr("ray.get_actor", lambda *_: Handle())
+    monkeypatch.setattr("ray.get", lambda answer, timeout: answer)
+    client = SinkClient("scamp")
+    assert client.ask("started", 1, 1, "token") and client.ask("lease") is None
+    assert client.ask("flush", Report(1, 1, "token", ["accuracy"], [metric(1, 0.7)], measured_bytes=9))
+    assert client.ask("outcome", 1, 1, "token", Outcome.DONE, "done", "")
+    assert len(passed) == 3 and {type(argument) for argument in passed} == {bytes}
+    assert (store.trial(1).value, store.attempts(1)[0].detail) == (0.7, "done")
+
+
 def test_the_controllers_lease_and_the_database_are_told(sink: Sink, store: Store) -> None:
     assert sink.lease() is None
     lease = store.take_lease(CONTROLLER_LEASE, "me", None, now=1.0)
