@@ -5,7 +5,6 @@ Lists come in pages by ascending id: pass the last id of a page as ``after``.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -35,6 +34,7 @@ from scamp_service.store.connected import Connected, in_parts
 from scamp_service.store.options import option_of
 from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, attempt_of, trial_of
+from scamp_service.store.schema import load_json
 from scamp_service.store.table.order import PARAMETER, VALUES, SortOrder, order_of, sorted_numbers
 from scamp_service.store.table.trial_filter import TrialFilter, objective_quantities
 from scamp_service.store.tallies import (
@@ -216,7 +216,7 @@ class Reads(Connected):
         rows = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **filters))
         if "params" in read:
             place = 1 + read.index("params")
-            every = json.loads(f"[{','.join(row[place] for row in rows)}]")  # faster than each alone
+            every = load_json(f"[{','.join(row[place] for row in rows)}]")  # faster than each alone
             rows = [(*row[:place], params, *row[place + 1 :]) for row, params in zip(rows, every, strict=True)]
         if choice is None:
             return rows
@@ -404,7 +404,7 @@ class Reads(Connected):
         """
         curves: dict[int, dict[int, Point]] = {trial_id: {} for trial_id in trial_ids}
         rows = self._by_ids(sql.CURVES, trial_ids)
-        every = json.loads(f"[{','.join(row[3] for row in rows)}]")
+        every = load_json(f"[{','.join(row[3] for row in rows)}]")
         for (trial_id, step, attempt, _), values in zip(rows, every, strict=True):
             curves[trial_id][step] = Point(step, attempt, values)
         for row in self._external_curves([trial_id for trial_id, points in curves.items() if not points]):
@@ -418,7 +418,7 @@ class Reads(Connected):
         NaN and infinity are None. Trials that have reported nothing are left out.
         """
         rows = self._by_ids(sql.COUNTED_METRICS, trial_ids)
-        every = json.loads(f"[{','.join(text for _, text in rows)}]")
+        every = load_json(f"[{','.join(text for _, text in rows)}]")
         return {  # attempts ascend: the newest comes last
             trial_id: {name: value if isinstance(value, int | float) else None for name, value in values.items()}
             for (trial_id, _), values in zip(rows, every, strict=True)

@@ -71,7 +71,7 @@ class JsonText(sa.types.TypeDecorator[Any]):
         return None if value is None else dump_json(value)
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
-        return None if value is None else json.loads(value)
+        return None if value is None else load_json(value)
 
 
 class AttributeText(sa.types.TypeDecorator[Any]):
@@ -84,7 +84,7 @@ class AttributeText(sa.types.TypeDecorator[Any]):
         return json.dumps(value)
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
-        return None if value is None else json.loads(value)
+        return None if value is None else load_json(value)
 
 
 class PlanText(JsonText):
@@ -101,7 +101,7 @@ class PlanText(JsonText):
 
 @lru_cache(maxsize=4096)
 def _plan(text: str) -> Plan:
-    return Plan.from_json(json.loads(text))
+    return Plan.from_json(load_json(text))
 
 
 class ChoicesText(JsonText):
@@ -133,7 +133,7 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _choices(text: str) -> tuple[Choice, ...]:
-    return tuple(map(_choice, json.loads(text)))
+    return tuple(map(_choice, load_json(text)))
 
 
 def _choice(data: Mapping[str, Any]) -> Choice:
@@ -150,7 +150,7 @@ class Names(JsonText):
     cache_ok = True
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
-        return None if value is None else tuple(json.loads(value))
+        return None if value is None else tuple(load_json(value))
 
 
 class OfferText(JsonText):
@@ -159,7 +159,7 @@ class OfferText(JsonText):
     cache_ok = True
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
-        return None if value is None else tuple(tuple(devices) for devices in json.loads(value))
+        return None if value is None else tuple(tuple(devices) for devices in load_json(value))
 
 
 class Floats(sa.types.TypeDecorator[Mapping[str, float]]):
@@ -174,7 +174,7 @@ class Floats(sa.types.TypeDecorator[Mapping[str, float]]):
         return dump_json({name: x if math.isfinite(x) else str(float(x)) for name, x in value.items()})
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> dict[str, float] | None:
-        return None if value is None else {name: float(x) for name, x in json.loads(value).items()}
+        return None if value is None else {name: float(x) for name, x in load_json(value).items()}
 
 
 class FloatList(sa.types.TypeDecorator[tuple[float | None, ...]]):
@@ -189,7 +189,7 @@ class FloatList(sa.types.TypeDecorator[tuple[float | None, ...]]):
         return dump_json([x if x is None or math.isfinite(x) else str(float(x)) for x in value])
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> tuple[float | None, ...] | None:
-        return None if value is None else tuple(None if x is None else float(x) for x in json.loads(value))
+        return None if value is None else tuple(None if x is None else float(x) for x in load_json(value))
 
 
 class Word(sa.types.TypeDecorator[Any]):
@@ -215,6 +215,14 @@ _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=dict
 def dump_json(value: Any) -> str:
     """Compact, strictly valid JSON in ASCII; any mapping becomes an object."""
     return _encoder.encode(value)
+
+
+def load_json(text: str) -> Any:
+    """The value of a JSON text. Halves of characters, which older versions stored, become ``?``."""
+    value = json.loads(text)
+    if "\\ud" in text:  # half of a character, or a whole one beyond U+FFFF
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
 
 
 def one_of(column: sa.Column[Any], *words: StrEnum) -> sa.ColumnElement[bool]:

@@ -213,6 +213,22 @@ def test_metrics_come_by_step_in_pages_and_what_is_not_finite_is_null(api: InPro
     assert [row["step"] for row in second["items"]] == [5] and second["next"] is None
 
 
+def test_names_of_metrics_that_older_versions_stored_break_no_answer(api: InProcess) -> None:
+    study = fill(api.store)
+    running = api.store.trials(study.id)[1]
+    values = {"half \ud800": 0.5, "nul \0": 0.25, "🙂": 1.0, "": 2.0, "new\nline": 3.0, "x" * 10_000: 4.0}
+    values["accuracy"] = 0.5
+    row = Metric(running.id, 1, 0, 5, values, 1.0)
+    assert api.store.report(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
+    names = {"half ?", *values} - {"half \ud800"}
+    assert api.get(f"/v1/studies/{study.id}/trials/1/metrics").json()["items"][0]["values"].keys() == names
+    curves = api.get(f"/v1/studies/{study.id}/curves?number=1")
+    assert curves.status_code == 200 and "half ?" in curves.text
+    table = api.get(f"/v1/studies/{study.id}/trials.csv")
+    assert table.status_code == 200 and "half ?" in table.text
+    assert any("half ?" in event.data.get("values", {}) for event in api.store.events())
+
+
 def test_logs_are_read_on_from_a_line_or_from_the_end(api: InProcess) -> None:
     study = fill(api.store)
     running = api.store.trials(study.id)[1]

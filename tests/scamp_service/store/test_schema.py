@@ -25,6 +25,7 @@ from scamp_service.store.schema import (
     Text,
     Word,
     dump_json,
+    load_json,
 )
 
 COLUMNS: dict[str, tuple[Any, list[Any]]] = {  # name → (type, values that are read back as they were)
@@ -96,6 +97,11 @@ def test_characters_that_a_database_would_refuse_are_replaced(
     text: str, mended: str, table: tuple[sa.Connection, sa.Table]
 ) -> None:
     assert stored(table, "text", text) == mended
+
+
+def test_json_is_read_without_halves_of_characters() -> None:
+    stored = dump_json({"half \ud800": ["\udfff", "🙂", "\\ud800"], "é": 1.5})
+    assert load_json(stored) == {"half ?": ["?", "🙂", "\\ud800"], "é": 1.5}
 
 
 def test_json_is_compact_ascii_and_never_has_nan() -> None:
