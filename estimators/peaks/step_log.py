@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from estimators.peaks.depth import Passes
-from estimators.peaks.envelope import EventLog
+from estimators.peaks.envelope import WORKSPACE, EventLog, event_lines
 
 _Events = tuple[tuple[int, int], ...]  # (buffer, index in the table of sizes of what it holds from now on)
 
@@ -63,29 +63,29 @@ class StepLog:
 def log_of(passes: Mapping[int, Passes], single: Passes, update: EventLog) -> StepLog:
     """The step log of passes of several micro-batches, which ``fit_envelope`` found to be affine, and of one sample.
 
-    ``update`` are the events of the buffers that the optimizer makes, numbered from 0.
+    ``update`` are the events of the buffers that the optimizer makes, numbered from 0. Workspaces are left out.
     """
-    low, high = min(passes), max(passes)
-    slopes = [(b - a) // (high - low) for (_, a), (_, b) in zip(passes[low].events, passes[high].events, strict=True)]
-    lines = [(size - low * slope, slope) for (_, size), slope in zip(passes[low].events, slopes, strict=True)]
-    log = _compact(passes[low], lines, update)
-    alone = _compact(single, [(size, 0) for _, size in single.events], update)
+    logs = {size: step.events for size, step in passes.items()}
+    events, lines = event_lines(logs, {size: step.categories for size, step in passes.items()})
+    log = _compact(passes[min(passes)], events, lines, update)
+    # The workspaces of a CPU's convolutions are not those of a GPU's.
+    of_one = [event for event in single.events if single.categories[event[0]] != WORKSPACE]
+    alone = _compact(single, of_one, [(size, 0) for _, size in of_one], update)
     same = log.run(1) == alone.run(1) and log.streams(1) == alone.streams(1)
     return log if same else replace(log, single=alone)
 
 
-def _compact(passes: Passes, lines: Sequence[tuple[int, int]], update: EventLog) -> StepLog:
+def _compact(passes: Passes, logged: EventLog, lines: Sequence[tuple[int, int]], update: EventLog) -> StepLog:
+    """The log of these events of the passes, without workspaces, whose sizes have these lines."""
     table = {(0, 0, 0): 0}
     stream_of = passes.streams.get
     events = [
         (buffer, table.setdefault((fixed, slope, stream_of(buffer, 0)), len(table)))
-        for (buffer, _), (fixed, slope) in zip(passes.events, lines, strict=True)
+        for (buffer, _), (fixed, slope) in zip(logged, lines, strict=True)
     ]
     first = len(passes.categories)
     updated = tuple((first + buffer, table.setdefault((size, 0, 0), len(table))) for buffer, size in update)
     before = events[: passes.num_before]
     states = tuple(event for event in before if passes.categories[event[0]] == "optimizer")
     held = tuple(event for event in before if passes.categories[event[0]] != "optimizer")
-    # The workspaces of a CPU's convolutions are not those of a GPU's.
-    steps = tuple(event for event in events[passes.num_before :] if passes.categories[event[0]] != "workspace")
-    return StepLog(tuple(table), held, states, steps, updated)
+    return StepLog(tuple(table), held, states, tuple(events[passes.num_before :]), updated)

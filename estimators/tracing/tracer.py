@@ -18,7 +18,7 @@ import torch
 
 from estimators.model import MIB, Divisions, Layout
 from estimators.peaks.depth import Passes, segments_of, stretch
-from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit_envelope
+from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit_envelope, follow_lines
 from estimators.peaks.step_log import StepLog, log_of
 from estimators.peaks.units import Outline, TracedPasses, Unit, run_in_order, units_of
 from estimators.scaling.example import Example, ModelFacts
@@ -38,9 +38,9 @@ NUM_DRAWS = 4
 def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None = None) -> Trace:
     """Trace ``layout`` for micro-batches up to ``batch`` samples, and beyond if the peak is affine.
 
-    One model runs passes of 2, ``batch``, 3 and 1 samples, each from the same state, and updates. If the passes do not
-    lie on lines, powers of two up to ``batch`` are traced one by one instead, with two steps each, and the curve is a
-    table of them.
+    One model runs passes of 2, ``batch``, 3 and 1 samples, each from the same state, and updates. If these do not lie
+    on lines, so do passes of all micro-batches that plans have (see ``_sizes``). If the peaks of all do not lie on
+    lines either, the curve is a table of them. A model whose states depend on the micro-batch takes two steps of each.
 
     If a model has more than ``TRACED_BLOCKS`` equal blocks, only that many are traced and their logs are stretched,
     unless this is known to fail: ``equal_blocks`` is the ``Trace.equal_blocks`` of another layout, None if there is
@@ -80,9 +80,8 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
     short = equal_blocks is not False and layout.treats_blocks_equally
     from_few = _steps_of_few_blocks(recipe, layout, largest, draw, verify=equal_blocks is None) if short else None
     steps = from_few or _whole(recipe, layout, largest, draw)
-    envelope = _curve(steps)
-    log = _log(steps) if envelope is not None else None
-    curve = envelope if envelope is not None else _table(recipe, layout, batch, draw)
+    curve = _curve(steps) or _table(recipe, layout, batch, draw)
+    log = _log(steps) if isinstance(curve, Envelope) else None
     second = steps.passes[2]
     passes_of_two, of_step = _split_work(second.work, layout)
     passes_of_all, _ = _split_work(steps.passes[largest].work, layout)
@@ -196,36 +195,60 @@ class _Evaluations:
     kept_bytes: int = 0
 
 
-def _evaluated(session: Session, sizes: Sequence[int]) -> _Evaluations | None:
-    """Evaluations of these sizes and of one sample, None if there are none; call it after all steps of the session."""
+def _evaluated(session: Session, largest: int) -> _Evaluations | None:
+    """Evaluations of up to ``largest`` samples, None if there are none; call it after all steps of the session."""
     if not session.has_evaluation:
         return None
     first, held_after = session.evaluation(2), session.held_bytes()
     kept_bytes = 0 if first.is_cut else max(0, held_after - first.passes.held_before)
     of_two = session.evaluation(2) if kept_bytes else first
-    seen = {2: of_two, **{size: session.evaluation(size) for size in (*sizes, 1) if size != 2}}
-    if seen[1].is_cut and not first.is_cut:
-        del seen[1]
-    return _Evaluations({size: evaluated.passes for size, evaluated in seen.items()}, first.passes, kept_bytes)
+    single = session.evaluation(1)
+    seen = _of_sizes(lambda size: session.evaluation(size).passes, largest, {2: of_two.passes})
+    if first.is_cut or not single.is_cut:
+        seen[1] = single.passes
+    return _Evaluations(seen, first.passes, kept_bytes)
 
 
-def _evaluated_alone(recipe: Recipe, layout: Layout, sizes: Sequence[int], draw: int) -> _Evaluations | None:
+def _of_sizes(passes_of: Callable[[int], Passes], largest: int, seen: Mapping[int, Passes]) -> dict[int, Passes]:
+    """Passes of 2, 3 and ``largest`` samples; also of other sizes if these do not lie on lines. Some are ``seen``."""
+    passes = {size: seen[size] if size in seen else passes_of(size) for size in (2, largest, 3)}
+    if not follow_lines(*_logs(passes)):
+        passes |= {size: passes_of(size) for size in _sizes(largest) if size not in passes}
+    return passes
+
+
+def _logs(passes: Mapping[int, Passes]) -> tuple[dict[int, EventLog], dict[int, Sequence[str]]]:
+    """The events of each of these passes, and the categories of its buffers."""
+    return (
+        {size: seen.events for size, seen in passes.items()},
+        {size: seen.categories for size, seen in passes.items()},
+    )
+
+
+def _sizes(batch: int) -> list[int]:
+    """Micro-batches of 2 and more to trace where peaks lie on no lines: those that plans divide the batch into, and
+    powers of two, of which the largest that fits is told."""
+    powers = {1 << power for power in range(1, batch.bit_length())}
+    return sorted(powers | {size for size in range(2, batch + 1) if batch % size == 0} | {max(batch, 2)})
+
+
+def _evaluated_alone(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Evaluations | None:
     """Traces the evaluation of the whole model, after two steps that are not looked at."""
     with Session(recipe, layout, draw) as session:
         session.spread()
         for _ in range(2):
             session.step(2)
-        return _evaluated(session, sizes)
+        return _evaluated(session, largest)
 
 
 def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
     with Session(recipe, layout, draw) as session:
         session.spread()
         first, second = session.step(2), session.step(2)
-        passes = {2: second.passes} | {size: session.passes(size) for size in (largest, 3)}
+        passes = _of_sizes(session.passes, largest, {2: second.passes})
         single = _allowed(session, lambda: session.passes(1))
         outputs = {size: session.outputs(size) for size in passes}
-        evaluations = _evaluated(session, (2, largest, 3))
+        evaluations = _evaluated(session, largest)
         equal_blocks = layout == Layout() and session.has_equal_blocks
         model = _model_of(session)
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
@@ -248,7 +271,7 @@ def _steps_of_few_blocks(recipe: Recipe, layout: Layout, largest: int, draw: int
         if not few or session.has_sparse_gradients:  # those of updates without passes are dense
             return None
         few_single = _allowed(session, lambda: session.passes(1))
-        evaluated = _evaluated(session, (2, largest, 3)) if verified else None
+        evaluated = _evaluated(session, largest) if verified else None
         session.grow()
         first, second = session.update(), session.update()
         outputs = {size: session.outputs(size) for size in few}
@@ -295,8 +318,7 @@ def _passes_of_few_blocks(
         few = {2: plain} if layout == Layout() else {}
     verified = evaluation is None or _stretches_to(session.evaluation(2), evaluation, session.num_blocks)
     session.spread()
-    few |= {size: session.passes(size) for size in (2, largest, 3) if size not in few}
-    return few, verified
+    return _of_sizes(session.passes, largest, few), verified
 
 
 def _stretches_to(few: Evaluated, evaluated: Evaluated, num_blocks: int) -> bool:
@@ -326,8 +348,11 @@ def _units(
     return units_of(outlines, low, high, equal_blocks=equal_blocks)
 
 
-def _curve(steps: _Steps) -> Envelope | None:
-    """The envelope; None if the passes are not affine in the micro-batch, or the first step needs more."""
+def _curve(steps: _Steps) -> Envelope | PeakTable | None:
+    """The envelope, or a table of the peaks if they lie on no lines.
+
+    None if states depend on the micro-batch, or the first step needs more than later ones.
+    """
     of_two, single, floor = steps.passes[2], steps.single, steps.updates.peak
     # The optimizer does the same after every micro-batch if it begins with the same gradients alone.
     if len({(step.held_before, step.held_after) for step in steps.passes.values()}) > 1:
@@ -338,10 +363,16 @@ def _curve(steps: _Steps) -> Envelope | None:
         one_sample = max(single.peak, floor.plus("gradients", kept_bytes))
     else:
         one_sample = max(of_two.peak, floor)
-    curve = fit_envelope(
-        {size: step.events for size, step in steps.passes.items()}, floor, one_sample, of_two.categories
-    )
-    return curve if curve is not None and steps.updates.first_peak.fixed_bytes <= curve.peak_bytes(2) else None
+    curve = _fitted(steps.passes, floor, one_sample)
+    return curve if steps.updates.first_peak.fixed_bytes <= curve.peak_bytes(2) else None
+
+
+def _fitted(passes: Mapping[int, Passes], floor: Line, one_sample: Line) -> Envelope | PeakTable:
+    """The envelope of passes of 2 and more samples; a table of their peaks if these lie on no lines."""
+    logs, categories = _logs(passes)
+    points = (1, one_sample), *((size, max(passes[size].peak, floor)) for size in sorted(passes))
+    is_convex = follow_lines(logs, categories, tensors=True)
+    return fit_envelope(logs, floor, one_sample, categories) or PeakTable(points, is_convex)
 
 
 def _evaluation_curve(
@@ -349,24 +380,15 @@ def _evaluation_curve(
 ) -> Envelope | PeakTable | None:
     """The peak of an evaluation, with the optimizer's states alive and no gradients; None if there is none.
 
-    ``seen`` are evaluations of 2, 3 and at least ``batch`` samples. If it is None, they are traced with the whole
-    model; if they are not affine in the micro-batch, powers of two are.
+    ``seen`` are evaluations of up to ``batch`` samples. If it is None, they are traced with the whole model.
     """
     if recipe.make_evaluation is None:
         return None
-    seen = seen or _evaluated_alone(recipe, layout, (2, max(batch, 4), 3), draw)
+    seen = seen or _evaluated_alone(recipe, layout, max(batch, 4), draw)
     assert seen is not None
     floor = max(seen.first.peak, seen.passes[2].peak)  # the first may also compute what it keeps
     one_sample = max(seen.passes.get(1, seen.passes[2]).peak, floor if seen.kept_bytes else Line(0, 0))
-    logs = {size: pass_.events for size, pass_ in seen.passes.items() if size > 1}
-    curve = fit_envelope(logs, floor, one_sample, seen.passes[2].categories)
-    if curve is not None:
-        return curve
-    sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})
-    evaluation = _evaluated_alone(recipe, layout, sizes, draw)
-    assert evaluation is not None
-    points = [(size, max(evaluation.passes.get(size, evaluation.passes[2]).peak, floor)) for size in (1, *sizes)]
-    return PeakTable(tuple(points))
+    return _fitted({size: pass_ for size, pass_ in seen.passes.items() if size > 1}, floor, one_sample)
 
 
 def _log(steps: _Steps) -> StepLog:
@@ -387,8 +409,7 @@ def _allowed(session: Session, of_one_sample: Callable[[], _Seen]) -> _Seen | No
 def _table(recipe: Recipe, layout: Layout, batch: int, draw: int) -> PeakTable:
     """The table of traced peaks. If the model refuses a single sample, it counts as two, so that it fits whenever two
     do and is not preferred."""
-    sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})
-    points = [(size, trace_peak(recipe, layout, size, draw, batch)) for size in sizes]
+    points = [(size, trace_peak(recipe, layout, size, draw, batch)) for size in _sizes(batch)]
     try:
         single_peak = trace_peak(recipe, layout, 1, draw, batch)
     except Exception:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from estimators.peaks.envelope import Envelope, Line, PeakTable, aligned, constant_peak, fit_envelope
+from estimators.peaks.envelope import Envelope, Line, PeakTable, aligned, constant_peak, fit_envelope, follow_lines
 
 Log = list[tuple[int, int]]
 CURVE: TypeAdapter[Any] = TypeAdapter(Envelope | PeakTable)
@@ -108,6 +108,50 @@ def test_logs_that_are_not_affine_are_refused(log: Callable[[int], Log]) -> None
     assert fitted(log) is None
 
 
+def with_workspace(log: Log, at: int, num_bytes: int) -> tuple[Log, list[str]]:
+    """The log with a workspace of so many bytes after the event ``at``, if it is not empty, and its categories."""
+    if not num_bytes:
+        return log, ["scratch"] * len(log)
+    earlier = {buffer for buffer, _ in log[: at + 1]}
+    moved = [(buffer + (buffer not in earlier), size) for buffer, size in log]
+    number = len(earlier)
+    return [*moved[: at + 1], (number, num_bytes), (number, 0), *moved[at + 1 :]], [
+        "workspace" if buffer == number else "scratch" for buffer in range(len(log) + 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at", "workspaces"),
+    [
+        pytest.param(0, {2: 17, 3: 34, 5: 34, 64: 34}, id="steps"),
+        pytest.param(0, {2: 0, 3: 0, 5: 900, 64: 40}, id="none for few samples, and less for many"),
+        pytest.param(1, {2: 1, 3: 0, 5: 2, 64: 1}, id="at the peak, where it hardly counts"),
+    ],
+)
+def test_workspaces_on_no_line_change_nothing_unless_they_decide_the_peak(at: int, workspaces: dict[int, int]) -> None:
+    def log(size: int) -> Log:
+        return [(0, 100), (1, 1000 * size), (1, 0)]
+
+    seen = {size: with_workspace(log(size), at, num_bytes) for size, num_bytes in workspaces.items()}
+    logs, categories = (
+        {size: log for size, (log, _) in seen.items()},
+        {size: names for size, (_, names) in seen.items()},
+    )
+    assert not follow_lines(logs, categories)
+    curve = fit_envelope(logs, Line(0, 0), Line(0, 1100), categories)
+    assert curve is not None
+    for size in (2, 3, 5, 64):
+        assert brute_force_peak(logs[size]) <= curve.peak_bytes(size) <= brute_force_peak(logs[size]) * 1.001
+        assert sum(curve.parts(size).values()) == curve.peak_bytes(size)
+    assert curve.peak_bytes(33) == pytest.approx(33_100, rel=0.001)
+
+
+def test_workspaces_on_no_line_that_decide_the_peak_leave_no_envelope() -> None:
+    seen = {size: with_workspace([(0, 1000 * size)], 0, more) for size, more in {2: 500, 3: 900, 64: 700}.items()}
+    logs = {size: log for size, (log, _) in seen.items()}
+    assert fit_envelope(logs, Line(0, 0), Line(0, 0), {size: names for size, (_, names) in seen.items()}) is None
+
+
 @given(PROGRAMS)
 def test_the_parts_of_a_peak_are_what_is_alive_at_one_moment_by_category(program: list[tuple[str, int, int]]) -> None:
     names = ("batch", "a", "b")
@@ -117,7 +161,8 @@ def test_the_parts_of_a_peak_are_what_is_alive_at_one_moment_by_category(program
 
     logs = {size: log_of(program, size) for size in (2, 3, 64)}
     categories = [category(buffer) for buffer in range(1 + max(buffer for buffer, _ in logs[2]))]
-    curve = fit_envelope(logs, Line(0, 5, (("b", 0, 5),)), constant_peak(log_of(program, 1), categories), categories)
+    floor, one_sample = Line(0, 5, (("b", 0, 5),)), constant_peak(log_of(program, 1), categories)
+    curve = fit_envelope(logs, floor, one_sample, dict.fromkeys(logs, categories))
     assert curve is not None
     for micro_batch in (1, 2, 17, 64):
         parts = curve.parts(micro_batch)
@@ -145,9 +190,21 @@ def test_a_table_never_offers_a_batch_that_a_traced_point_forbids(peaks: list[in
     largest = table.largest_batch(capacity)
     assert all(line.at(1) <= capacity for size, line in table.points if size <= largest)
     assert largest == 0 or table.peak_bytes(largest) <= capacity
+    traced = dict(table.points)
     for micro_batch in range(1, table.points[-1][0] + 1):
-        next_traced = min(size for size, _ in table.points if size >= micro_batch)
-        assert table.peak_bytes(micro_batch) == max(line.at(1) for size, line in table.points if size <= next_traced)
+        next_traced = min(size for size in traced if size >= micro_batch)
+        highest = max(line.at(1) for size, line in table.points if size <= next_traced)
+        assert table.peak_bytes(micro_batch) == (traced[micro_batch].at(1) if micro_batch in traced else highest)
+
+
+def test_a_convex_table_lies_on_lines_between_its_points_except_after_a_single_sample() -> None:
+    parts = [(("a", 0, size), ("b", 0, 2 * size)) for size in (10, 20, 50)]
+    points = [(size, Line(0, sum(num for *_, num in part), part)) for size, part in zip((1, 3, 9), parts, strict=True)]
+    table = PeakTable(tuple(points), is_convex=True)
+    assert [table.peak_bytes(size) for size in (1, 2, 3, 4, 5, 8, 9)] == [30, 60, 60, 75, 90, 135, 150]
+    assert table.parts(5) == {"a": 30, "b": 60}
+    assert [table.largest_batch(capacity) for capacity in (29, 59, 74, 75, 149, 150, 999)] == [0, 1, 3, 4, 8, 9, 9]
+    assert [table.is_followed(size) for size in (1, 3, 4, 9)] == [False, True, True, False]
 
 
 def test_a_table_knows_nothing_beyond_its_last_point() -> None:

@@ -43,7 +43,8 @@ def log_with(streams: Mapping[int, int]) -> StepLog:
 
 
 LOG = log_with({})
-CURVE = fit_envelope({size: passes(size).events for size in (2, 3, 16)}, Line(0, 0), passes(1).peak, CATEGORIES)
+LOGS = {size: passes(size).events for size in (2, 3, 16)}
+CURVE = fit_envelope(LOGS, Line(0, 0), passes(1).peak, dict.fromkeys(LOGS, CATEGORIES))
 
 
 def test_a_run_makes_the_states_after_the_first_passes_and_keeps_them() -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from estimators.model import CATEGORIES, MIB, Layout
 from estimators.peaks.envelope import Envelope, PeakTable, constant_peak
 from estimators.tracing.session import opened
-from estimators.tracing.tracer import trace
+from estimators.tracing.tracer import trace, trace_peak
 from tests.traced import WIDTH, Deep, Mlp, make_batch, recipe
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan
@@ -222,9 +222,36 @@ def test_a_single_sample_is_traced_by_itself() -> None:
 def test_a_model_that_is_not_affine_gets_a_table_of_traced_points() -> None:
     curve = trace(recipe(Similarities), Layout(), 50).curve
     assert isinstance(curve, PeakTable)
-    assert [size for size, _ in curve.points] == [1, 2, 4, 8, 16, 32, 50]
+    assert [size for size, _ in curve.points] == [1, 2, 3, 4, 5, 8, 10, 16, 25, 32, 50]
     assert curve.peak_bytes(50) == pytest.approx(measured(Similarities, Layout(), 50), abs=TOLERANCE_BYTES)
     assert trace(recipe(Similarities), Layout(), 50).log is None
+
+
+def in_16_bits() -> Any:
+    """A classifier in bf16: oneDNN's products take scratch memory that is not affine in the micro-batch."""
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 100)).bfloat16()
+    return model, lambda batch: torch.randn(batch, 128, 64, dtype=torch.bfloat16), squared
+
+
+def recurrent() -> Any:
+    """An LSTM: what oneDNN keeps for its backward pass is not affine in the micro-batch either."""
+
+    class Lstm(nn.LSTM):
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(x)[0]
+
+    return Lstm(48, 144, batch_first=True), lambda batch: torch.randn(batch, 32, 48), squared
+
+
+@pytest.mark.parametrize("function", [in_16_bits, recurrent])
+def test_the_peak_of_every_micro_batch_that_a_plan_may_have_is_traced(function: Callable[[], Any]) -> None:
+    made = recipe_of(FunctionWorkload(function, {"batch": 18}))
+    curve = trace(made, Layout(), 18).curve
+    for micro_batch in (1, 2, 3, 6, 9, 18):
+        exact = trace_peak(made, Layout(), micro_batch).fixed_bytes
+        assert exact <= curve.peak_bytes(micro_batch) <= exact * 1.001
+    if function is in_16_bits:  # all but workspaces is affine
+        assert curve.peak_bytes(7) == pytest.approx(trace_peak(made, Layout(), 7).fixed_bytes, rel=0.01)
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(accumulate=True), Layout(dp_shard=4, recompute=True)], ids=str)
