@@ -51,7 +51,7 @@ def limit_reached(spec: StudySpec, used: Used) -> Reached | None:
         return Reached(why, "drop the terminator")
     if budget.seconds is not None and used.seconds >= budget.seconds:
         why = f"the study has used up its {budget.seconds:g} s (budget.seconds)"
-        return Reached(why, f"seconds count from its submission, {used.seconds:.0f} s ago: name more, or drop seconds")
+        return Reached(why, f"it has run for {used.seconds:.0f} s so far: name more, or drop seconds")
     if budget.device_hours is not None and used.device_hours >= budget.device_hours:
         why = f"the study has used up its {budget.device_hours:g} device-hours (budget.device_hours)"
         return Reached(why, f"it has used {used.device_hours:.4g} so far: name more, or drop device_hours")

@@ -49,6 +49,7 @@ class Study:
     warnings: tuple[str, ...] = ()  # what was doubtful when it was submitted: parameters that may not be read, say
     regret_bound: float | None = None  # what is left to gain, with high probability; None: not known
     ends_as: StudyState | None = None  # its final state, once the controller stops it for ``reason``
+    ran_seconds: float = 0.0  # how long it has run under a controller, at most some seconds ago
 
 
 @dataclass(frozen=True, slots=True)

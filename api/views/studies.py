@@ -48,7 +48,7 @@ class Limits(RequestBody):
     """Limits of a study's budget that change: those of the whole study, not what is added. The others stay."""
 
     trials: Annotated[int | None, Field(ge=1, description="number of trials in all")] = None
-    seconds: Annotated[float | None, Field(gt=0, description="seconds since it was submitted")] = None
+    seconds: Annotated[float | None, Field(gt=0, description="seconds that it may run")] = None
     device_hours: Annotated[float | None, Field(gt=0, description="hours × devices")] = None
     target: Annotated[
         float | dict[str, float] | None,

@@ -113,7 +113,7 @@ def clone(
 def extend(
     study: StudyId,
     trials: Annotated[int | None, typer.Option(help="number of trials in all", min=1)] = None,
-    seconds: Annotated[float | None, typer.Option(help="seconds since it was submitted, in all")] = None,
+    seconds: Annotated[float | None, typer.Option(help="seconds that it may run, in all")] = None,
     device_hours: Annotated[float | None, typer.Option(help="hours × devices in all")] = None,
     target: Annotated[
         list[str] | None, typer.Option(help="value at which it ends; METRIC=VALUE, repeated, with several objectives")

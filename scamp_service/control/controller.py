@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from placement.model import Offer, offers_more
 from scamp_service.control.contained import ContainedErrors
@@ -25,7 +25,9 @@ from scamp_service.control.failing import Failing
 from scamp_service.control.first_seen import FirstSeen
 from scamp_service.control.projection import Projection
 from scamp_service.control.proposing import Proposing, why_ended, why_hung
+from scamp_service.control.ran import Ran
 from scamp_service.control.specs import Specs
+from scamp_service.control.steady_clock import SteadyClock
 from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
@@ -53,7 +55,7 @@ class TimeAndTokens:
     returns a fencing token for an attempt.
     """
 
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = field(default_factory=SteadyClock)
     monotonic: Callable[[], float] = time.monotonic
     new_token: Callable[[], str] = lambda: secrets.token_hex(16)
 
@@ -79,6 +81,7 @@ class Controller:
         self._new_token = time_and_tokens.new_token
         self._projection = Projection(store)
         self._specs = Specs()
+        self._ran = Ran(store, self._monotonic)
         self._proposing = Proposing(self._projection, proposer)
         self._asked: dict[int, tuple[bool, int]] = {}  # trial → its state when a plan was asked for
         self._params_of_donors: dict[int, Json] = {}  # of the last cycle; they never change
@@ -114,6 +117,7 @@ class Controller:
                 study_id = effects.study_of(effect)
                 self._contained.add(effects.words_of(effect), error, study_id, self._clock())
                 failed[study_id] = _in_words(error)
+        self._ran.store()
         for study_id, words in self._proposing.newly_slow():
             self._contained.add("propose candidates", TimeoutError(words), study_id, self._clock())
         first, before = Failing(self._monotonic()), self._failing
@@ -184,6 +188,7 @@ class Controller:
         trials = [trial for trial in self._projection.follow(attempts) if trial.study_id in studies]
         self._projection.forget_ended(studies)
         self._specs.forget_ended(studies)
+        self._ran.forget_ended(studies)
         self._proposing.forget_ended(studies)
         running = [trial for trial in trials if trial.state is TrialState.RUNNING]
         judged = {trial.study_id for trial in trials if trial.state is TrialState.PAUSED}
@@ -346,7 +351,8 @@ class Controller:
 
     def _used_up(self, study: Study, spec: StudySpec) -> str:
         """Why the study ends before its last trial; empty if it has reached no limit of its budget."""
-        reached = limit_reached(spec, self._store.used(study, spec, self._projection.scores, now=self._clock()))
+        ran = replace(study, ran_seconds=self._ran.seconds(study))
+        reached = limit_reached(spec, self._store.used(ran, spec, self._projection.scores, now=self._clock()))
         return reached.why if reached else ""
 
     def _why_broken(self, study: Study, counts: Mapping[TrialState, int], request: ProposalRequest | None) -> str:
@@ -416,6 +422,7 @@ class Controller:
                 self._store.note_regret(study_id, regret, now=now)
             case effects.FinishStudy(study_id, to, reason, ends_as):
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
+                self._ran.store_those([study_id])
                 if self._store.move_study(study_id, expected, to, reason=reason, ends_as=ends_as, now=now):
                     log.info("study %s: %s %s", study_id, to, reason)
 

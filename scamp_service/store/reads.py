@@ -127,7 +127,7 @@ class Reads(Connected):
         has_targets, several = bool(spec.targets), objectives.has_several
         is_timed = spec.budget.device_hours is not None
         return Used(
-            seconds=now - study.created_at,
+            seconds=study.ran_seconds,
             device_hours=self.device_seconds(study.id, now=now) / 3600 if is_timed else 0.0,
             regret_bound=study.regret_bound,
             leaders=self.leaders(study.id, spec.objective) if has_targets and not several else (),

@@ -23,7 +23,7 @@ from estimators.model import Plan, Prediction
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Choice
 
-REVISION = "0030"
+REVISION = "0031"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -262,6 +262,7 @@ studies = Table(
     Column("warnings", Names, nullable=False, default=()),
     Column("regret_bound", Real),
     Column("ends_as", Word(StudyState)),
+    Column("ran_seconds", Real, nullable=False, default=0.0, server_default="0"),
 )
 
 _is_completed = sa.text("state = 'COMPLETED'")

@@ -223,6 +223,7 @@ HOLDS_LEASE = select(_L.c.term).where(_held).with_for_update(read=True)
 """On PostgreSQL nobody can take the lease before this transaction has ended. SQLite has one writer anyway."""
 
 
+NOTE_RAN = sa.update(schema.studies).where(schema.studies.c.id == bindparam("_id")).values(_set("ran_seconds"))
 NOTE_REGRET = (
     sa.update(schema.studies)
     .where(schema.studies.c.id == bindparam("_id"))

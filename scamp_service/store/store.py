@@ -241,6 +241,12 @@ class Store(Reports, Leases, Requests):
             move = _TrialMove(trial_id, attempt, expected, to, reason, waits_for)
             return self._move_trial(connection, move, changes, sized, now=now)
 
+    def note_ran(self, seconds: Mapping[int, float]) -> None:
+        """Store how long these studies have run."""
+        if seconds:
+            with self._write() as connection:
+                connection.execute(sql.NOTE_RAN, [{"_id": key, "_ran_seconds": ran} for key, ran in seconds.items()])
+
     def note_regret(self, study_id: int, bound: float, *, now: float) -> None:
         """Store the bound on the regret of a study, in units of its objective."""
         with self._write() as connection:

@@ -44,7 +44,7 @@ class Terminator(Strict):
 class Budget(Strict):
     """Limits of a study. It ends when it has tried all ``trials``, or earlier.
 
-    It also ends ``seconds`` after it was submitted, once its trials have held devices for ``device_hours`` (hours ×
+    It also ends once it has run for ``seconds``, once its trials have held devices for ``device_hours`` (hours ×
     devices), or once one has reported the ``target``, with several objectives a mapping from metrics to values, or once
     the ``terminator`` expects little more; what runs then counts with its newest value. ``steps`` are the optimizer
     steps of one trial, with an evaluation after every ``report_every`` of them. With ``epochs`` a trial makes that many

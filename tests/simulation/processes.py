@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scamp_service.control.controller import Controller, TimeAndTokens
 from scamp_service.control.leadership import Leader, LeaderElection, Leadership
+from scamp_service.control.steady_clock import SteadyClock
 from scamp_service.errors import Unavailable
 from scamp_service.model import Lease
 from scamp_service.store.store import Store
@@ -68,6 +69,7 @@ class ControllerProcess:
     def start(self) -> None:
         self.life += 1
         simulation = self.simulation
+        self.clock = SteadyClock(simulation.world.wall_clock, simulation.clock)
         self.sizer = SimulatedSizer(simulation.clock, simulation.rng, simulation.faults.fail_sizing)
         self.proposer = SimulatedProposer(simulation.clock, simulation.rng)
         store: Any = UnreliableProxy(simulation.store, WRITES, self)
@@ -100,7 +102,7 @@ class ControllerProcess:
             executor,
             self.sizer,
             proposer,
-            time_and_tokens=TimeAndTokens(simulation.world.wall_clock, simulation.clock, simulation.new_token),
+            time_and_tokens=TimeAndTokens(self.clock, simulation.clock, simulation.new_token),
         )
         return SimulatedLeader(controller)
 

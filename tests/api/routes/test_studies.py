@@ -197,7 +197,8 @@ def test_limits_of_a_study_are_added_replaced_and_dropped(api: InProcess) -> Non
         answer = api.post(f"{address}:extend", json={"drop": ["seconds", "target"]})
         budget = answer.json()["spec"]["budget"]
         assert (budget["seconds"], budget["target"], budget["max_concurrent"]) == (None, None, 2)
-    refused = api.post(f"{address}:extend", json={"seconds": 1e-9})
+    api.store.note_ran({1: 60.0})
+    refused = api.post(f"{address}:extend", json={"seconds": 60})
     assert refused.status_code == 409 and "would end at once" in refused.json()["detail"]
     assert api.post(f"{address}:extend", json={"drop": ["trials"]}).status_code == 422
 

@@ -153,7 +153,7 @@ class UnfencedWrites(Simulation):
 @pytest.mark.usefixtures("plain_studies")
 def test_without_the_epoch_the_simulation_fails() -> None:
     faults = Faults(pause=0.2)
-    assert any(fails(lambda store, seed: UnfencedWrites(store, seed, faults), seed) for seed in range(40))
+    assert any(fails(lambda store, seed: UnfencedWrites(store, seed, faults), seed) for seed in range(120))
 
 
 def fails(make: Callable[[Any, int], Simulation], seed: int) -> bool:
@@ -551,6 +551,32 @@ def test_every_trial_that_a_limit_has_cancelled_is_trained_once_the_limit_is_dro
             num_cancelled += len(cancelled)
         simulation.run()  # no trial is CANCELLED at its end
     assert num_cancelled > 3
+
+
+class InHours(Simulation):
+    """A simulation whose study has some hours, by the clock and on its devices."""
+
+    def spec(self, number: int) -> Json:
+        spec = super().spec(number)
+        return {**spec, "budget": {**spec["budget"], "seconds": 7200.0, "device_hours": 4.0}}
+
+
+@pytest.mark.parametrize("jump", [86_400.0, -86_400.0])
+def test_a_clock_that_is_wrong_for_ten_seconds_ends_no_study(jump: float) -> None:
+    store = empty_store()
+    simulation = InHours(store, 3, no_faults())
+    while not simulation.world.gangs_by_key:
+        simulation.cycle()
+    simulation.world.jumped = jump
+    until = simulation.clock.now + 10.0
+    while simulation.clock.now < until:
+        simulation.cycle()
+    simulation.world.jumped = 0.0
+    simulation.run()
+    (study,) = store.studies()
+    assert (study.state, study.reason) == (StudyState.COMPLETED, "")
+    assert 0.0 < store.device_seconds(study.id, now=simulation.clock.now) < 14_400.0
+    assert study.ran_seconds == pytest.approx((study.finished_at or 0.0) - study.created_at, abs=15.0)
 
 
 class ChanceErrors(Simulation):

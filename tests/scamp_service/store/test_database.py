@@ -146,6 +146,21 @@ def test_a_trial_that_was_planned_before_steps_of_pipelines_were_kept_has_none(
     store.close()
 
 
+_OF_0030 = """
+INSERT INTO scamp_studies (id, name, state, spec, reason, created_at, finished_at, body_sha256, warnings)
+ VALUES (1, 's', 'COMPLETED', '{}', '', 10, 70, '', '[]'), (2, 's', 'RUNNING', '{}', '', 10, NULL, '', '[]'),
+ (3, 's', 'RUNNING', '{}', '', 10, NULL, '', '[]');
+INSERT INTO scamp_events (study_id, time, kind, data) VALUES (2, 15, 'study', '{}'), (2, 30, 'study', '{}');
+"""
+
+
+def test_an_earlier_study_has_run_until_its_end_or_newest_event(shared_url: str, monkeypatch: Any) -> None:
+    make_old(shared_url, monkeypatch, "0030", _OF_0030)
+    store = Store(shared_url)
+    assert [study.ran_seconds for study in store.studies()] == [60.0, 20.0, 0.0]
+    store.close()
+
+
 _OF_0026 = """
 INSERT INTO scamp_studies (id, name, state, spec, reason, created_at, body_sha256, warnings)
  VALUES (1, 's', 'RUNNING', '{}', '', 1, '', '[]')"""

@@ -44,6 +44,7 @@ def ended_by_time(store: Store) -> int:
     end(store, first.id, TrialState.COMPLETED, value=0.25)
     end(store, second.id, TrialState.CANCELLED, WHY)
     end(store, third.id, TrialState.CANCELLED, "stopped by the user")
+    store.note_ran({study: 61.0})
     assert store.move_study(study, [StudyState.RUNNING], StudyState.COMPLETED, reason=WHY, now=62.0)
     return study
 
@@ -94,7 +95,8 @@ def test_a_completed_study_runs_again_for_an_enqueued_candidate_unless_it_has_re
     with pytest.raises(Conflict, match="clone it"):
         store.enqueue(stopped(store), [{"lr": 0.01}], "k", now=6.0)
     late = all_tried(store)
-    with pytest.raises(Conflict, match=r"would end at once: .* its 60 s .*; extend it first: .* 61 s ago"):
+    store.note_ran({late: 60.5})
+    with pytest.raises(Conflict, match=r"would end at once: .* its 60 s .*; extend it first: it has run for 60 s"):
         store.enqueue(late, [{"lr": 0.01}], "k", now=62.0)
     assert store.study(late).state is StudyState.COMPLETED and len(store.trials(late)) == 4
 
@@ -122,7 +124,9 @@ def test_a_completed_study_runs_again_with_a_larger_budget(store: Store) -> None
 def test_trials_that_a_limit_has_cancelled_continue_once_it_is_raised_or_dropped(store: Store) -> None:
     for limits in ({"seconds": 600}, {"seconds": None}):
         study = ended_by_time(store)
-        with pytest.raises(Conflict, match=r"has used up its 61 s .* 69 s ago: name more, or drop seconds"):
+        with pytest.raises(
+            Conflict, match=r"has used up its 61 s .* has run for 61 s so far: name more, or drop seconds"
+        ):
             store.extend_study(study, {"seconds": 61}, now=70.0)
         for _ in range(2):
             store.extend_study(study, limits, now=70.0)
@@ -250,12 +254,14 @@ def test_only_failed_trials_of_a_study_that_can_continue_are_retried(store: Stor
         store.retry_trials(study, [0, 7], now=6.0)
     with pytest.raises(Conflict, match="trial 2 of study 1 is CANCELLED; only failed trials"):
         store.retry_trials(study, [0, 2], now=6.0)
+    store.note_ran({study: 60.0})
     for ended in (None, StudyState.COMPLETED):
         if ended:
             assert store.move_study(study, [StudyState.RUNNING], ended, now=6.0)
         with pytest.raises(Conflict, match=r"used up its 60 s \(budget.seconds\); extend it first"):
             store.retry_trials(study, now=61.0)
     broken = failed_trials(store, 3)
+    store.note_ran({broken: 60.0})
     assert store.move_study(broken, [StudyState.RUNNING], StudyState.FAILED, now=6.0)
     with pytest.raises(Conflict, match=r"clone it$"):  # a failed study cannot be extended
         store.retry_trials(broken, now=61.0)
