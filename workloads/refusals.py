@@ -28,6 +28,7 @@ from workloads.hints import Contradiction
 from workloads.protocol import Workload, defines
 
 MESSAGE_CHARACTERS = 500  # of an error's own message: those of libraries may fill pages
+TRACEBACK_CHARACTERS = 8000
 SOURCE_CHARACTERS = 200  # of a line of code: a formatter's longest lines have 120
 WITHOUT_FSDP = "use plans without FSDP: whole replicas (dp_replicate), or ZeRO-1 unless the workload trains in phases"
 _WITHOUT_CLOSURE = (
@@ -244,10 +245,27 @@ def explain(error: BaseException, folder: Path | None, *, in_training: bool = Fa
     """The error in at most four lines; ``folder`` holds the user's files, None for a built-in workload.
 
     ``in_training`` says that the error came from real tensors; those of a prediction have no values, and have errors of
-    their own.
+    their own. An error whose class fails to describe it is known by its type alone.
     """
+    try:
+        return _explained(error, folder, in_training)
+    except BaseException:
+        return type(error).__name__
+
+
+def traceback_of(error: BaseException) -> str:
+    """The end of an error's traceback, at most ``TRACEBACK_CHARACTERS`` long, also of an error that cannot be shown."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException as failed:  # of the error's own class, or because too many errors are nested in it
+        lines = traceback.format_tb(error.__traceback__)
+        text = f"{''.join(lines)}{type(error).__name__}, which cannot be shown: {type(failed).__name__}"
+    return text[-TRACEBACK_CHARACTERS:]
+
+
+def _explained(error: BaseException, folder: Path | None, in_training: bool) -> str:
     if isinstance(error, WorkloadError | ArchiveError | Contradiction):  # these are in the user's words
-        return without_folder(str(error), folder)
+        return shortened(without_folder(str(error), folder), TRACEBACK_CHARACTERS)
     lines, causes = deepest_lines(_frames(error), folder), _CAUSES if in_training else _PREDICTING + _CAUSES
     problem, advice = _meaning(error, lines[-1] if lines else "", causes, folder)
     return "\n".join([*lines, problem, *([f"→ {advice}"] if advice else [])])

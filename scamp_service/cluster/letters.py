@@ -1,4 +1,4 @@
-"""What ranks tell and ask the sink, as bytes: JSON of plain values, which is checked when it is read.
+"""Messages of ranks to the sink, as bytes: JSON of plain values, which is checked when it is read.
 
 Ray pickles what an actor is called with, and a pickle of a user's object runs the user's code where it is read. Only
 ``bytes`` are handed over as they are.

@@ -17,7 +17,7 @@ from typing import NoReturn
 import torch.distributed as dist
 from torch.distributed import Store
 
-from workloads.refusals import explain, is_users
+from workloads.refusals import explain, is_users, traceback_of
 from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.faults import host_fault
 from workloads.training.memory.budget import OutOfMemory
@@ -43,7 +43,7 @@ def end_rank(error: BaseException, folder: Path | None, store: Store | None, *, 
     words = " ".join(str(error).split()) if is_lost else _words(error, folder)
     _note_for_torchrun(words)
     if shows_all:
-        raise SystemExit("".join(traceback.format_exception(error)) + words)
+        raise SystemExit(traceback_of(error) + words)
     raise SystemExit(words if is_lost else _users_lines(error, folder) + words)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -87,7 +86,7 @@ class Training:
             return Outcome.OUT_OF_MEMORY, f"rank {reports.rank}: {error}"[:MAX_DETAIL], True, error.phase or ""
         except NonFiniteLoss as error:
             # All ranks have the same loss. The first that ends must report it, or its gang would count as lost.
-            return Outcome.DIVERGED, str(error), True, ""
+            return Outcome.DIVERGED, str(error)[:MAX_DETAIL], True, ""
         except BaseException as error:  # also SystemExit: user code must not end this process
             if fault := host_fault(error):
                 return Outcome.FAULT, f"rank {reports.rank}: {fault}"[:MAX_DETAIL], True, ""
@@ -147,6 +146,6 @@ class Training:
 
 def _describe(error: BaseException, code_dir: Path | None) -> str:
     """The error in the words of ``explain``, an empty line, and the traceback."""
-    from workloads.refusals import explain
+    from workloads.refusals import explain, traceback_of
 
-    return f"{explain(error, code_dir, in_training=True)}\n\n{''.join(traceback.format_exception(error))[-MAX_DETAIL:]}"
+    return f"{explain(error, code_dir, in_training=True)}\n\n{traceback_of(error)}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 import pytest
 from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 
-from workloads.training.faults import FAULTS, StorageFault, host_fault, storage_error
+from workloads.training.faults import FAULTS, MOST_CAUSES, StorageFault, causes_of, host_fault, storage_error
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/x")
 
@@ -49,4 +50,19 @@ def test_a_disk_that_fills_in_the_middle_of_a_file_is_a_storage_error(words: str
 def test_errors_that_cause_each_other_end() -> None:
     first, second = ValueError(), ValueError()
     first.__context__, second.__context__ = second, first
-    assert host_fault(first) == ""
+    assert host_fault(first) == "" and list(causes_of(first)) == [first, second]
+    third = ValueError()
+    third.__cause__, first.__cause__ = third, third
+    assert list(causes_of(second)) == [second, first, third]
+
+
+def test_long_chains_and_attributes_of_any_kind_do_no_harm() -> None:
+    newest: BaseException = ValueError()
+    for _ in range(2 * MOST_CAUSES):
+        earlier, newest = newest, ValueError()
+        newest.__context__ = earlier
+    assert len(list(causes_of(newest))) == MOST_CAUSES
+    odd: Any = ValueError()
+    for failures in ([1], {0: 3}, {0: (None,)}, "x"):
+        odd._failures = failures
+        assert host_fault(odd) == ""

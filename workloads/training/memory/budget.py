@@ -17,7 +17,7 @@ import torch
 
 from estimators.learning import AttemptPhase
 from estimators.model import MIB
-from workloads.training.faults import HostFault
+from workloads.training.faults import HostFault, causes_of, message_of
 from workloads.training.memory.process_memory import (
     THREAD_STACK_BYTES,
     HeldMemory,
@@ -260,25 +260,24 @@ def classify(error: BaseException, budget: EnforcedBudget) -> OutOfMemory | None
     back, so less than the baseline may be in use.
     """
     used = max(0, budget.used_bytes())
-    seen: BaseException | None = error
-    while seen is not None:
+    for seen in causes_of(error):
+        message = message_of(seen)
         if isinstance(seen, OutOfMemory):
             return seen
         if isinstance(seen, torch.OutOfMemoryError):
             used = torch.cuda.max_memory_allocated(budget.device) - budget.baseline.data_bytes
-            return budget.overrun(_request_bytes(str(seen)), used + _request_bytes(str(seen)))
-        if request := re.search(r"DefaultCPUAllocator: .*tried to allocate (\d+) bytes", str(seen)):
+            return budget.overrun(_request_bytes(message), used + _request_bytes(message))
+        if request := re.search(r"DefaultCPUAllocator: .*tried to allocate (\d+) bytes", message):
             return budget.overrun(int(request[1]), used + int(request[1]))
-        if isinstance(seen, MemoryError) and (request_bytes := _request_bytes(str(seen))):  # of NumPy
+        if isinstance(seen, MemoryError) and (request_bytes := _request_bytes(message)):  # of NumPy
             return budget.overrun(request_bytes, used + request_bytes)
-        if re.search(_UNMAPPED, str(seen)):  # no library asks for so much that the rest of the budget says nothing
+        if re.search(_UNMAPPED, message):  # no library asks for so much that the rest of the budget says nothing
             return budget.overrun(0, max(used, budget.budget_bytes or 0))
         # Other errors may have other causes: they count as an overrun only if memory is almost used up.
-        near = 0 if budget.budget_bytes is None else _near_bytes(budget.budget_bytes, str(seen))
+        near = 0 if budget.budget_bytes is None else _near_bytes(budget.budget_bytes, message)
         exhausted = budget.budget_bytes is not None and used > budget.budget_bytes - near
-        if exhausted and (isinstance(seen, MemoryError | SystemError) or re.search(_OTHER_FAILURES, str(seen))):
+        if exhausted and (isinstance(seen, MemoryError | SystemError) or re.search(_OTHER_FAILURES, message)):
             return budget.overrun(0, max(used, budget.budget_bytes or 0))
-        seen = seen.__cause__ or seen.__context__
     return None
 
 

@@ -23,6 +23,7 @@ from scamp_service.control.executor import Order
 from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
 from tests.ranks import ORDER, FakeSink
+from workloads.refusals import WorkloadError
 from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.faults import StorageFault
 from workloads.training.memory.budget import OutOfMemory
@@ -200,3 +201,49 @@ def test_a_loss_that_is_not_finite_is_reported_as_diverged_by_the_rank_that_ends
         ended = end(fail(NonFiniteLoss("the training loss became nan at step 3")), sink, rank=rank)
         assert ended.outcome is Outcome.DIVERGED
     assert first.outcomes == second.outcomes == [(Outcome.DIVERGED, "the training loss became nan at step 3")]
+
+
+class Hostile(ValueError):
+    """An error whose class fails wherever it can."""
+
+    def __str__(self) -> str:
+        raise SystemExit("no")
+
+    __repr__ = __str__
+
+    @property
+    def __notes__(self) -> list[str]:
+        raise KeyboardInterrupt
+
+
+def _nested(depth: int) -> Exception:
+    error: Exception = ValueError("deepest")
+    for _ in range(depth):
+        error = ExceptionGroup("several", [error])
+    return error
+
+
+def _circular() -> Exception:
+    first, second = ValueError("first"), RuntimeError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Hostile(), "Hostile"),
+        (_nested(5000), "ExceptionGroup"),
+        (_circular(), "ValueError: first"),
+        (ValueError("x" * 10**7), "ValueError: xxx"),
+        (WorkloadError("x" * 10**7), "xxx"),
+        (ValueError("half \ud800 nul \0"), "half"),
+    ],
+    ids=["hostile", "nested", "circular", "long", "long words", "odd"],
+)
+def test_any_error_of_a_workload_ends_its_trial_in_bounded_words(error: Exception, words: str) -> None:
+    sink = FakeSink()
+    end(fail(error), sink)
+    ((outcome, detail),) = sink.outcomes
+    assert outcome is Outcome.ERROR and words in detail.splitlines()[0] + detail.splitlines()[1]
+    assert len(detail) < 17_000

@@ -90,6 +90,14 @@ def test_a_failure_far_from_the_limit_is_not_an_overrun() -> None:
     assert classify(ValueError("wrong shape"), at(97 * MIB, 100 * MIB)) is None
 
 
+def test_an_error_whose_causes_form_a_circle_is_looked_at_once() -> None:
+    first, second = ValueError("first"), RuntimeError("second")
+    first.__cause__, second.__context__ = second, first
+    assert classify(first, at(97 * MIB, 100 * MIB)) is None
+    second.__cause__ = MemoryError()
+    assert isinstance(classify(first, at(97 * MIB, 100 * MIB)), OutOfMemory)
+
+
 def test_an_array_of_numpy_that_cannot_be_made_is_an_overrun_of_its_size() -> None:
     with pytest.raises(MemoryError) as raised:
         np.ones(2**50)
