@@ -14,6 +14,7 @@ from typing import Any
 
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-params")
 REDUCE_PRECISIONS = ("fp32", "bf16")
+EMA_WARMUPS = ("none", "copy", "ratio", "power")
 REDUCTIONS = ("mean", "adasum")
 SCALINGS = ("none", "adascale")
 
@@ -38,6 +39,8 @@ _RULES = {
         lambda value: _is_number(value) and 0 < value < 1,
         "the share of the average that remains after each step, between 0 and 1",
     ),
+    "ema_warmup": _Rule(lambda value: value in EMA_WARMUPS, f"one of {', '.join(EMA_WARMUPS)}"),
+    "average_buffers": _Rule(lambda value: isinstance(value, bool), "true or false"),
     "swa_start": _Rule(
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
         "the number of steps after which weights are averaged, an integer of at least 0",
@@ -66,7 +69,8 @@ class TrainingOptions:
 
     Gradients are scaled down to the norm ``clip_norm``. Forward passes run in ``precision``; with "bf16-params" FSDP
     adds up gradients in ``reduce_precision``. Evaluations use an average of the weights: an exponential one with
-    ``ema_decay``, or the mean of those after each step from ``swa_start`` on.
+    ``ema_decay``, which ``ema_warmup`` lowers in the first steps, or the mean of those after each step from
+    ``swa_start`` on. With ``average_buffers`` it also has averages of buffers.
     With ``reduce`` "mean" one update is made from the mean of all gradients; with "adasum" each of ``adasum_replicas``
     makes one from its own, and these are combined. With ``scale_lr`` "adascale" the learning rate and the number of
     steps are those of ``base_batch`` (None: of the workload's default batch), and follow the larger batch. A trial may
@@ -76,7 +80,9 @@ class TrainingOptions:
     clip_norm: float | None = None
     precision: str = "fp32"
     ema_decay: float | None = None
+    ema_warmup: str = "none"
     swa_start: int | None = None
+    average_buffers: bool = False
     reduce: str = "mean"
     adasum_replicas: int = 2
     scale_lr: str = "none"
@@ -93,6 +99,10 @@ class TrainingOptions:
                 raise ValueError(complaint)
         if "ema_decay" in options and "swa_start" in options:
             raise ValueError(BOTH_AVERAGES)
+        if options.get("ema_warmup", "none") != "none" and "ema_decay" not in options:
+            raise ValueError(NEEDS_EMA)
+        if options.get("average_buffers") and not options.keys() & {"ema_decay", "swa_start"}:
+            raise ValueError(NEEDS_AVERAGES)
         if "reduce_precision" in options and options.get("precision") != "bf16-params":
             raise ValueError(NEEDS_BF16_PARAMS)
         if options.get("reduce") == "adasum" and options.get("scale_lr") == "adascale":
@@ -110,6 +120,8 @@ def uses_adascale(params: Mapping[str, Any]) -> bool:
 BOTH_SCALINGS = "reduce: adasum and scale_lr: adascale are two ways to train with a larger batch: keep one"
 NEEDS_BF16_PARAMS = "reduce_precision needs precision: bf16-params; otherwise gradients are in fp32"
 NEEDS_ADASCALE = "largest_batch needs scale_lr: adascale, by which the learning rate follows the batch"
+NEEDS_EMA = "ema_warmup needs ema_decay, the average that it warms up"
+NEEDS_AVERAGES = "average_buffers needs ema_decay or swa_start, by which weights are averaged"
 BOTH_AVERAGES = "ema_decay and swa_start are two ways to average the weights: keep one"
 
 

@@ -154,7 +154,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     model.eval()
     try:
         explained = _explained(of_gradient_in_evaluation)
-        with explained, torch.no_grad(), updates_of(model).averaged(), layers_of_training():
+        with explained, torch.no_grad(), updates_of(model).averaged(model), layers_of_training():
             yield
     finally:
         for module in model.modules():

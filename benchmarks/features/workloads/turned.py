@@ -20,5 +20,5 @@ class Turned(Sequences):
     def build_model(self) -> nn.Module:
         model = super().build_model()
         assert isinstance(model, Model)
-        model.blocks = nn.ModuleList(TurnedBlock(16, 2) for _ in range(2))
+        model.blocks = nn.ModuleList(TurnedBlock(model.width, 2) for _ in model.blocks)
         return model

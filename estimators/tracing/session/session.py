@@ -287,7 +287,8 @@ class Session(OpenedModel):
         kept_of = self._recipe.kept_of(self._model)
         for number, block in enumerate(self._blocks):
             states = [self._optimizer.state.get(parameter, {}) for parameter in block.parameters()]
-            kept_tensors = [kept_of[parameter] for parameter in block.parameters() if parameter in kept_of]
+            tensors = (*block.parameters(), *block.buffers())
+            kept_tensors = [kept_of[tensor] for tensor in tensors if tensor in kept_of]
             held = [list(block.parameters()), list(block.buffers()), states, kept_tensors]
             owners |= dict.fromkeys(self._recorder.numbers(held), number)
         return owners

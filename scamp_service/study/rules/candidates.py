@@ -12,7 +12,7 @@ from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested
 from scamp_service.study.spaces.space import Repeat, ends
 from scamp_service.study.values import first_names
-from workloads.options import BOTH_AVERAGES, NEEDS_ADASCALE, wrong_value
+from workloads.options import BOTH_AVERAGES, NEEDS_ADASCALE, NEEDS_AVERAGES, NEEDS_EMA, wrong_value
 from workloads.options import NAMES as OPTIONS
 
 
@@ -75,6 +75,11 @@ def option_complaints(study: Fields) -> Iterator[str]:
         yield NEEDS_ADASCALE
     if largest and max(largest) < min(_values_of(study, "batch"), default=0):
         yield f"largest_batch ({max(largest)}) is smaller than every batch of the study: no batch would grow"
+    averages = {name for name in ("ema_decay", "swa_start") if _values_of(study, name)}
+    if any(value not in ("none", None) for value in _values_of(study, "ema_warmup")) and "ema_decay" not in averages:
+        yield NEEDS_EMA
+    if True in _values_of(study, "average_buffers") and not averages:
+        yield NEEDS_AVERAGES
     if {"ema_decay", "swa_start"} <= study.fixed.keys():
         yield BOTH_AVERAGES
 

@@ -134,6 +134,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"fixed": {"precision": "fp8"}}, "precision is one of fp32, bf16, fp16, bf16-params; got 'fp8'"),
     ({"fixed": {"swa_start": 100}}, "swa_start (100) must be less than budget.steps"),
+    ({"fixed": {"ema_warmup": "ratio"}}, "ema_warmup needs ema_decay"),
+    ({"fixed": {"average_buffers": True}}, "average_buffers needs ema_decay or swa_start"),
     ({"fixed": {"swa_start": 1, "ema_decay": 0.9}}, "two ways to average the weights: keep one"),
     ({"search": {"sampler": "grid"}}, "continuous or log: lr"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from estimators.trace import Trace
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.session.session import Session
 from estimators.tracing.tracer import examples, trace
+from workloads.loading import load_workload
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.protocol import hints
 from workloads.sandbox.recipe import recipe_of
@@ -55,3 +57,14 @@ def test_clipping_takes_no_memory_and_an_average_that_of_the_weights_also_of_str
     assert clipped.curve.peak_bytes(4) == plain.curve.peak_bytes(4)
     more = averaged.curve.peak_bytes(4) - plain.curve.peak_bytes(4)
     assert more == pytest.approx(plain.num_params * 4 / 2, rel=0.01)
+
+
+def test_averages_of_buffers_take_the_memory_of_these() -> None:
+    folder = Path(__file__).parents[3] / "benchmarks" / "features" / "workloads"
+    make, width, depth = load_workload("centred.py:Centred", folder), 64, 6
+
+    def peak(**params: Any) -> int:
+        recipe = recipe_of(make({"width": width, "depth": depth, "ema_decay": 0.9, "optimizer": "SGD", **params}))
+        return trace(recipe, Layout(), 4).curve.peak_bytes(4)
+
+    assert peak(average_buffers=True) - peak() == depth * width * 4

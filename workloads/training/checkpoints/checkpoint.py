@@ -246,6 +246,8 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     with _quiet():
         state = in_chunks({**_model_state(model), **tensors})
         dcp_load(state, storage_reader=reader, no_dist=not dist.is_initialized())
+    if (averages := updates_of(model).averages) is not None:
+        averages.begin_buffers(model)  # those that another trial did not average
     for key, fields in scalars["state"].items():
         name = key.removeprefix(prefix)
         if key.startswith(prefix) and name in names:
@@ -297,10 +299,10 @@ def _exported_names(model: nn.Module) -> dict[str, str]:
 def _kept_state(model: nn.Module) -> dict[str, Tensor]:
     tensors_by_kind = {"average": averages_of(model), "gradient": previous_gradients_of(model)}
     return {
-        f"{kind}/{name}": tensors[parameter]
+        f"{kind}/{name}": tensors[tensor]
         for kind, tensors in tensors_by_kind.items()
-        for name, parameter in model.named_parameters()
-        if parameter in tensors
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if tensor in tensors
     }
 
 
@@ -311,6 +313,10 @@ def _begin_kept(model: nn.Module, stored: Collection[str]) -> None:
     for kind, tensors in (("average", updates.averages), ("gradient", updates.ada_scale)):
         if tensors is not None:
             tensors.begin(parameter for name, parameter in model.named_parameters() if f"{kind}/{name}" in stored)
+    if updates.averages is not None:
+        updates.averages.begin_buffers(
+            model, [name for name, _ in model.named_buffers() if f"{_AVERAGE}{name}" in stored]
+        )
 
 
 def _prefix(optimizer: torch.optim.Optimizer) -> str:

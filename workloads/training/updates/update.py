@@ -92,9 +92,9 @@ class Updates:
         """The number by which a loss that is a sum is multiplied before its backward pass, under every plan."""
         return self.loss_scale.scale_of_sums if self.loss_scale is not None else 1.0
 
-    def averaged(self) -> AbstractContextManager[None]:
+    def averaged(self, model: nn.Module) -> AbstractContextManager[None]:
         """The context in which the model has its averaged weights, if it averages any."""
-        return self.averages.used() if self.averages is not None else nullcontext()
+        return self.averages.used(model) if self.averages is not None else nullcontext()
 
     def end_step(self, num: int = 1) -> None:
         """Call it after each step, which counts as ``num``: the schedulers of optimizers that had a turn go on."""
@@ -137,11 +137,9 @@ class Updates:
         for number, schedules in enumerate(self.schedules):
             schedules.skip(self.phases[number].turns_before(num_steps) if self.phases else num_steps)
 
-    def attach_to(self, optimizer: Optimizer, phase: Phase | None = None) -> None:
+    def attach_to(self, model: nn.Module, optimizer: Optimizer, phase: Phase | None = None) -> None:
         """Have the new ``optimizer``, which is that of a ``phase`` or of all steps, do all this but schedules."""
-        every, clip_norm = 1, self.options.clip_norm
-        if phase is not None:
-            every, clip_norm = phase.every, phase.clip_norm or clip_norm
+        clip_norm = (phase and phase.clip_norm) or self.options.clip_norm
         if self.loss_scale is not None:
             first = optimizer.register_step_pre_hook(self._unscale)
             hooks = optimizer._optimizer_step_pre_hooks
@@ -149,7 +147,7 @@ class Updates:
         if clip_norm is not None or self.averages is not None or self.ada_scale is not None:
             optimizer.register_step_pre_hook(partial(self._before, clip_norm))
         if self.averages is not None or self.ada_scale is not None:
-            optimizer.register_step_post_hook(partial(self._after, every))
+            optimizer.register_step_post_hook(partial(self._after, model, phase))
 
     def _unscale(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         assert self.loss_scale is not None
@@ -165,11 +163,16 @@ class Updates:
         if clip_norm is not None:
             clip(parameters, global_norm(parameters, self.stages), clip_norm)
 
-    def _after(self, every: int, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after(self, model: nn.Module, phase: Phase | None, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self.ada_scale is not None:
             self.ada_scale.restore_rates(optimizer)
         if self.averages is not None:
-            self.averages.update(_parameters(optimizer), self.step, every)
+            num_before, num_until_start = (
+                phase.turns_before(step) if phase is not None else step for step in (self.step, self.averages.start)
+            )
+            self.averages.update(_parameters(optimizer), num_before, num_until_start)
+            if phase is None or phase in (self.phases[number] for number in self.turns[-1:]):
+                self.averages.update_buffers(model, self.step)
 
 
 def make_optimizer(
@@ -185,6 +188,8 @@ def make_optimizer(
     updates = model.__dict__[_NAME] = _new_updates(options, layout, mesh)
     if (base_batch := scaled_from(workload)) is not None:
         updates.ada_scale = AdaScale(base_batch)
+    if updates.averages is not None:
+        updates.averages.begin_buffers(model)
 
     def spread(optimizer: Optimizer, turns: int = steps) -> Optimizer:
         expect_parameters_of(model, optimizer)
@@ -206,7 +211,7 @@ def make_optimizer(
         )
     optimizers = [optimizer_of(phase, model) for phase in updates.phases]
     for phase, optimizer in zip(updates.phases, optimizers, strict=True):
-        updates.attach_to(optimizer, phase)
+        updates.attach_to(model, optimizer, phase)
     spread_optimizers = [
         spread(optimizer, phase.turns_before(steps))
         for phase, optimizer in zip(updates.phases, optimizers, strict=True)
@@ -221,7 +226,7 @@ def _of_one_loss(
     """The optimizer of a workload that trains one loss, or all of its optimizers as one."""
     first, *others = expect_optimizers(workload.optimizer(model), workload.optimizer)
     if not others:
-        updates.attach_to(first)
+        updates.attach_to(model, first)
         return spread(first)
     if layout.zero1 or layout.adasum:
         raise WorkloadError(
@@ -232,7 +237,7 @@ def _of_one_loss(
     functions = [(f"optimizer {number}", workload.optimizer) for number in range(1, len(optimizers) + 1)]
     expect_own_parameters(functions, optimizers, model)
     joint = JointOptimizer([spread(optimizer) for optimizer in optimizers])
-    updates.attach_to(joint)
+    updates.attach_to(model, joint)
     return joint
 
 
@@ -294,9 +299,9 @@ def updates_of(model: nn.Module) -> Updates:
 
 
 def averages_of(model: nn.Module) -> dict[Tensor, Tensor]:
-    """The average of each parameter that has one."""
+    """The average of each parameter and buffer that has one."""
     averages = updates_of(model).averages
-    return averages.of if averages is not None else {}
+    return averages.pairs(model) if averages is not None else {}
 
 
 def previous_gradients_of(model: nn.Module) -> dict[Tensor, Tensor]:
@@ -306,7 +311,7 @@ def previous_gradients_of(model: nn.Module) -> dict[Tensor, Tensor]:
 
 
 def kept_of(model: nn.Module) -> dict[Tensor, list[Tensor]]:
-    """Tensors like a parameter that are kept for it between steps, besides the states of the optimizer."""
+    """Tensors like a parameter or buffer that are kept for it between steps, besides the states of the optimizer."""
     kept_tensors: dict[Tensor, list[Tensor]] = {}
     for state in (averages_of(model), previous_gradients_of(model)):
         for parameter, tensor in state.items():
@@ -318,7 +323,7 @@ def _new_updates(options: TrainingOptions, layout: Layout, mesh: DeviceMesh | No
     shares = layout.spatial * prod(getattr(layout, axis) for axis in SHARES)
     averages = None
     if options.ema_decay is not None or options.swa_start is not None:
-        averages = Averages(options.ema_decay, options.swa_start or 0)
+        averages = Averages(options.ema_decay, options.swa_start or 0, options.ema_warmup, options.average_buffers)
     return Updates(
         options,
         mesh.get_group("pp") if mesh is not None and layout.pp > 1 else None,

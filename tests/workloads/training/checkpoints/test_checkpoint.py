@@ -13,11 +13,14 @@ import pytest
 import torch
 from torch import nn
 
+from estimators.model import Layout
+from workloads.models.vit_digits import VitDigits
 from workloads.refusals import WorkloadError
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.intact import newest_intact
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.faults import StorageFault
+from workloads.training.updates.update import averages_of, make_optimizer
 
 
 def at(step: int) -> CheckpointName:
@@ -284,3 +287,22 @@ def test_weights_are_the_state_dictionary_of_the_model(tmp_path: Path) -> None:
     assert weights.keys() == model.state_dict().keys()
     Tied().load_state_dict(weights)
     assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
+
+
+def test_a_copy_of_a_trial_without_averages_of_buffers_begins_them_with_its_buffers(tmp_path: Path) -> None:
+    def made(**params: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+        return model, make_optimizer(VitDigits({"ema_decay": 0.5, **params}), model, Layout(), None, 10)
+
+    model, optimizer = made()
+    model(torch.randn(16, 4)).square().mean().backward()
+    optimizer.step()
+    checkpoint.save(tmp_path, at(1), model, optimizer)
+    copy, copys = made(average_buffers=True)
+    checkpoint.load(tmp_path, at(1), copy, copys, with_options=False)
+    loaded = copy.get_buffer("1.running_mean").clone()
+    assert torch.equal(loaded, model.get_buffer("1.running_mean"))
+    copy(torch.randn(16, 4)).square().mean().backward()
+    copys.step()
+    averages = averages_of(copy)
+    assert torch.allclose(averages[copy.get_buffer("1.running_mean")], (loaded + copy.get_buffer("1.running_mean")) / 2)

@@ -75,6 +75,26 @@ def test_complex_parameters_are_updated_as_on_one_rank(ranks: Any, more: dict[st
         assert values == pytest.approx(expected, abs=1e-2 if "precision" in more else TOLERANCE)
 
 
+WARM = {
+    **USER,
+    "workload": "centred.py:Centred",
+    "params": {"batch": 16, "ema_decay": 0.9, "ema_warmup": "ratio", "average_buffers": True, "lr": 2e-3},
+    "steps": 6,
+}
+WARM_PLANS = [(Plan(8, dp_replicate=2), SHARDED), (SHARDED, PIPELINE), (PIPELINE, ONE)]
+
+
+@pytest.mark.parametrize(("first", "then"), WARM_PLANS, ids=str)
+def test_averages_of_buffers_are_those_of_one_rank_and_continue_under_another_plan(
+    ranks: Any, tmp_path: Path, first: Plan, then: Plan
+) -> None:
+    expected = ranks.curve(ONE, **WARM)
+    assert ranks.curve(first, **WARM) == [(step, pytest.approx(values, abs=TOLERANCE)) for step, values in expected]
+    ranks.train(first, **WARM, checkpoint_root=str(tmp_path), stop_after=2)
+    resumed = ranks.curve(then, **WARM, checkpoint_root=str(tmp_path), resume_step=2)
+    assert resumed == [(step, pytest.approx(values, abs=TOLERANCE)) for step, values in expected[1:]]
+
+
 GAN = {
     "workload": "gan.py:DigitsGan",
     "code_dir": str(Path(__file__).parents[4] / "examples"),

@@ -18,6 +18,8 @@ from workloads.loading import load_workload
 from workloads.protocol import Workload
 from workloads.seeds import seed_everything
 from workloads.training.attempt.job import TrainingJob
+from workloads.training.checkpoints.checkpoint import load_weights
+from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import train
 from workloads.training.samples import batch_indices
 from workloads.training.step import evaluate
@@ -107,6 +109,57 @@ def test_complex_parameters_are_averaged_clipped_and_scaled_as_by_torch(
 ) -> None:
     loss = trained({**BASE, **more}, tmp_path, COMPLEX)["loss"]
     assert loss == pytest.approx(plain({**BASE, **more}, kind, COMPLEX), abs=1e-6 if kind is None else 1e-4)
+
+
+def kept_at(warmup: str, num_updates: int) -> float:
+    """The share that an average keeps in an update, counted from 1."""
+    step = num_updates - 1  # `get_decay` of diffusers' EMAModel and of timm's ModelEmaV3, with their defaults
+    if step <= 0:
+        return 0.0
+    current = 1 - (1 + step / 1.0) ** -(2 / 3) if warmup == "power" else (1 + step) / (10 + step)
+    return min(current, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("more", "use_buffers"),
+    [
+        ({"ema_decay": 0.9, "ema_warmup": "copy", "average_buffers": True}, True),
+        ({"ema_decay": 0.9, "ema_warmup": "copy"}, False),
+        ({"ema_decay": 0.9, "ema_warmup": "ratio", "average_buffers": True}, True),
+        ({"ema_decay": 0.9, "ema_warmup": "power"}, False),
+        ({"swa_start": 0, "average_buffers": True}, True),
+    ],
+    ids=str,
+)
+def test_averages_warm_up_and_have_buffers_as_those_of_libraries(
+    tmp_path: Path, more: dict[str, Any], use_buffers: bool
+) -> None:
+    torch.set_num_threads(1)
+    workload = load_workload("centred.py:Centred", FOLDER)({**BASE, **more})
+    seed_everything(0)
+    model = workload.build_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+    def blended(average: Tensor, present: Tensor, num_averaged: Tensor | int) -> Tensor:
+        if "swa_start" in more:
+            return average + (present - average) / (num_averaged + 1)
+        warmup = more["ema_warmup"]
+        kept = 0.9 if warmup == "copy" else kept_at(warmup, int(num_averaged) + 1)
+        return kept * average + (1 - kept) * present if present.is_floating_point() else present
+
+    averaged = AveragedModel(model, avg_fn=blended, use_buffers=use_buffers)
+    for step in range(STEPS):
+        workload.loss(model, workload.train_batch(batch_indices(workload.num_train, BATCH, step, 0))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        averaged.update_parameters(model)
+    held_out, shown = workload.eval_batch(torch.arange(workload.num_eval)), averaged.module.eval()
+    with torch.no_grad():
+        expected = float(losses(workload, shown, held_out).mean())
+    assert trained({**BASE, **more}, tmp_path, "centred.py:Centred")["loss"] == pytest.approx(expected, abs=1e-6)
+    weights = load_weights(CheckpointName(1, STEPS).folder(tmp_path)).state
+    for name, tensor in shown.state_dict().items():
+        assert torch.allclose(weights[name], tensor, atol=1e-6), name
 
 
 def test_swa_is_the_mean_of_the_weights_from_its_start_on_and_evaluation_gives_them_back() -> None:
