@@ -50,7 +50,7 @@ class Training:
         """Train, send every report, and store the outcome. Raises ``TimeoutError`` when the sink is gone for good."""
         reports, order = self.reports, self.reports.order
         identity = (order.trial_id, order.attempt, order.token)
-        if not self.sink.ask("started", *identity, give_up=self.give_up):
+        if not self._ask("started", *identity):
             reports.close()
             return Ended(None, "the attempt has already ended", True)
         if order.candidate.code:
@@ -63,11 +63,15 @@ class Training:
         if outcome is None:
             reports.wait_for_stop(WITNESS_SECONDS)
         elif delivery is not Delivery.REFUSED and (any_rank_reports or reports.rank == 0):
-            self.sink.ask("outcome", *identity, outcome, detail, phase, give_up=self.give_up)
+            self._ask("outcome", *identity, outcome, detail, phase)
         if outcome not in (Outcome.DONE, Outcome.STOPPED) or self.is_last:
             return Ended(outcome, detail, False)
         unclean = self.cleaner.restore(self._code_dir) if self._code_dir else ""
         return Ended(outcome, f"the process is not clean: {unclean}" if unclean else "", not unclean)
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        with self.reports.awaiting_sink():
+            return self.sink.ask(method, *args, give_up=self.give_up)
 
     def _result(self) -> tuple[Outcome | None, str, bool, str]:
         """(outcome, detail, whether any rank reports it, phase of an out-of-memory). Only rank 0 reports success."""
@@ -130,7 +134,7 @@ class Training:
         """The folder with the user's files, as they were sent. The zip is kept beside it."""
         from workloads.files.archive import unpack_code
 
-        file = code_zip(self.folders.code, sha256, lambda: self.sink.ask("blob", sha256, give_up=self.give_up))
+        file = code_zip(self.folders.code, sha256, lambda: self._ask("blob", sha256))
         return unpack_code(file.read_bytes(), self.folders.code / sha256)
 
     def _store(self, rank: int, world: int) -> Any:

@@ -216,10 +216,9 @@ class Rank:
         return lease
 
     def _excuse(self) -> None:
-        """Count a sign of life: a rank that waits for the database makes no progress, and yet nothing is stuck."""
         with self._changed:
             if self._current is not None:
-                self._current.num_signs += 1
+                self._current.excuse()
 
 
 def rank_class() -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 
 from scamp_service.cluster.sink import SinkClient
@@ -68,6 +69,7 @@ class ReportQueue:
         self._closed = self._stop = False
         self._delivery = Delivery.STORED
         self.num_signs = self.present_step = 0
+        self._num_waits = 0
         self._sender = threading.Thread(target=self._send, daemon=True)
         self._sender.start()  # now, because under a memory budget a thread may fail to start
 
@@ -158,11 +160,28 @@ class ReportQueue:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._sender.join()
+        with self.awaiting_sink():
+            self._sender.join()
         return self._delivery
 
+    @contextmanager
+    def awaiting_sink(self) -> Iterator[None]:
+        """The attempt can do nothing meanwhile but wait for the sink."""
+        with self._changed:
+            self._num_waits += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_waits -= 1
+
+    def excuse(self) -> None:
+        """Count a sign of life if the attempt waits for the sink, whose database is away: nothing is stuck then."""
+        self.num_signs += self._num_waits > 0
+
     def _wait_for_room(self) -> None:
-        self._changed.wait_for(lambda: self._delivery is not Delivery.STORED or self._has_room())
+        with self.awaiting_sink():
+            self._changed.wait_for(lambda: self._delivery is not Delivery.STORED or self._has_room())
 
     def _has_room(self) -> bool:
         num_rows = len(self._metrics) + len(self._logs)

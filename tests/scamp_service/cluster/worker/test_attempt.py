@@ -212,7 +212,7 @@ class Hostile(ValueError):
     __repr__ = __str__
 
     @property
-    def __notes__(self) -> list[str]:
+    def __notes__(self) -> list[str]:  # type: ignore[override]
         raise KeyboardInterrupt
 
 

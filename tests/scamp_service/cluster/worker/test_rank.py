@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from scamp_service.cluster.worker import rank as module
 from scamp_service.cluster.worker.answers import Ended
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.rank import Rank
+from scamp_service.cluster.worker.report_queue import ReportQueue
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
@@ -186,14 +188,17 @@ def test_a_rank_lives_as_long_as_the_sink_says_that_it_waits_for_its_database(
     assert all(is_alive() for _ in range(200)) is lives
 
 
-def test_to_wait_for_the_database_is_a_sign_of_life(
-    new_rank: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_attempt_that_waits_for_the_database_is_not_stuck_and_one_that_waits_for_anything_else_is(
+    new_rank: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
-    def train(*_: Any) -> str:
-        begun.set()
-        may_end.wait(10)
+    def train(*args: Any) -> str:
+        reports: ReportQueue = args[-1]
+        with reports.awaiting_sink() if waits else nullcontext():
+            begun.set()
+            may_end.wait(10)
         return "done"
 
     monkeypatch.setattr(Rank, "_watch_silence", lambda self: None)
@@ -206,7 +211,7 @@ def test_to_wait_for_the_database_is_a_sign_of_life(
         monkeypatch.setattr(module, "SinkClient", lambda namespace, answer=answer: Answering(answer))
         with pytest.raises(TimeoutError):
             rank._read_lease()
-        assert rank.status(1).num_signs == num_signs
+        assert rank.status(1).num_signs == (num_signs if waits else 0)
     may_end.set()
     caller.join(10)
 

@@ -129,6 +129,32 @@ def test_a_rank_that_prints_without_end_fills_neither_its_memory_nor_the_databas
     assert sum(len(report.metrics) for report in sink.accepted) == 1
 
 
+def test_a_training_waits_for_the_sink_while_there_is_no_room_for_its_rows_or_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING_ROWS", 1)
+    may_answer = threading.Event()
+    channel = reports(FakeSink(lambda report: may_answer.wait(10)))
+
+    def train() -> None:
+        for step in range(3):
+            channel.metrics(step, {"accuracy": 0.1})
+        channel.close()
+
+    channel.excuse()
+    assert channel.num_signs == 0
+    training = threading.Thread(target=train)
+    training.start()
+    deadline = time.monotonic() + 10
+    while channel.num_signs == 0 and time.monotonic() < deadline:
+        channel.excuse()
+    assert channel.num_signs == 1
+    may_answer.set()
+    training.join(10)
+    channel.excuse()
+    assert channel.num_signs == 1
+
+
 def failing(error: BaseException, times: float) -> Callable[[Report], bool]:
     """Raises ``error`` this many times, then accepts."""
     left = [times]
