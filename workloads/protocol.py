@@ -70,6 +70,8 @@ class Workload(ABC):
     accepts_parts = False
     """Set it to True to accept that micro-batches and ranks change what is trained or measured, where the loss or a
     metric is no mean over samples. Otherwise only plans that do not divide a batch are possible."""
+    indivisible = ""
+    """Why ranks and micro-batches might change the loss, where it is too large to be tried; ``loss`` may set it."""
     prefetch = 2
     """Micro-batches that each of these processes reads ahead."""
     tp_plan: Mapping[str, str] | None = None

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from workloads.adapters.comparisons import noted_comparisons
 from workloads.datasets import SetName, opened_dataset
 from workloads.protocol import Batch, Loss, Metrics, Outputs, Workload, defines
+from workloads.refusals import WorkloadError, kinds_of
 
 _PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.\w+)(?=\.)")
 """Part of the names of weights that an adapter of peft leaves as they are, or trains whole."""
@@ -22,10 +23,10 @@ IGNORED = -100
 class TransformersWorkload(Workload):
     """Subclass it, name a ``model_class``, and define ``dataset``, and ``config`` or ``pretrained``.
 
-    A sample of ``dataset`` is a mapping of lists or tensors, as a tokenizer makes it, with ``labels``: one number, or
-    one for each token. Samples of a batch are padded to its longest. The loss is the model's own: the mean over the
-    samples or, with a label for each token, over the labelled tokens of the whole batch, as in transformers' Trainer.
-    Metrics are ``loss``, and ``accuracy`` where labels are classes, over the samples or tokens of the held-out set.
+    A sample of ``dataset`` is a mapping of lists or tensors, as a tokenizer makes it, with ``labels`` or what else the
+    model's ``forward`` computes a loss from. Samples of a batch are padded to its longest. The loss is that of
+    ``model(**batch)``, for the whole batch, also where a plan divides it. Metrics are ``loss``, without terms that
+    compare no labels, and ``accuracy`` where labels are classes, over the samples or tokens of the held-out set.
     """
 
     model_class: ClassVar[Any]
@@ -82,74 +83,86 @@ class TransformersWorkload(Workload):
         samples = opened_dataset(self, split)
         if len(samples) == 0 or "input_ids" not in samples[0]:
             return None
-        return [len(samples[index]["input_ids"]) for index in range(len(samples))]
+        return [torch.as_tensor(samples[index]["input_ids"]).shape[-1] for index in range(len(samples))]
 
     def collate(self, samples: list[Any]) -> Batch:
         """The samples as tensors, padded at the end, with an ``attention_mask`` where there are ``input_ids``."""
-        rows = [{name: torch.as_tensor(value) for name, value in sample.items()} for sample in samples]
+        rows = [{name: _tensor(name, value) for name, value in sample.items()} for sample in samples]
         if "input_ids" in rows[0]:
             rows = [{"attention_mask": torch.ones_like(row["input_ids"]), **row} for row in rows]
         return {name: self._padded(name, [row[name] for row in rows]) for name in rows[0]}
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """The mean over the samples, or the sum over labelled tokens and their number."""
-        output = model(**batch)
-        if batch["labels"].ndim == 1:
-            model_loss: Tensor = output.loss
-            return model_loss
-        totals, counts = self._token_losses(model, output.logits, batch["labels"])
-        return totals.sum(), counts.sum()
+        """The model's own loss; where it is divided by the labels that count, as a sum and their number."""
+        num = _num_samples(batch)
+        with noted_comparisons() as comparisons:
+            loss = _loss_of(model, model(**batch), batch)
+        if not self.trial.is_real:
+            why = comparisons.why_whole(loss)
+            self.indivisible = f"{type(model).__name__} {why}" if why else ""
+        return (loss * comparisons.divisor, comparisons.divisor) if comparisons.compares_parts(num) else loss
 
     def evaluate(self, model: nn.Module, batch: Batch) -> Metrics | tuple[Metrics, Outputs]:
-        """``loss`` and ``accuracy`` of each sample or, with a label for each token, of its tokens.
+        """``loss`` and, where labels are classes, ``accuracy``: of each sample, or of its labels that count.
 
         If the subclass defines ``metrics`` or ``summarize``, these get the logits as ``preds`` and the labels as
-        ``target``, where a sample has one label.
+        ``target``, where a sample has one label, or one for each of its logits.
         """
-        logits, labels = model(**batch).logits, batch["labels"]
-        means = self._means(model, logits, labels)
-        if labels.ndim > 1 or not (defines(self, "metrics") or defines(self, "summarize")):
+        num = _num_samples(batch)
+        with noted_comparisons(measured=True) as comparisons:
+            output = model(**batch)
+            loss = _loss_of(model, output, batch)
+            means: dict[str, Any] = {"loss": comparisons.of_samples(loss, num) if comparisons else loss.expand(num)}
+        if right := comparisons.right_of_samples(num):
+            means["accuracy"] = right
+        if not (defines(self, "metrics") or defines(self, "summarize")):
             return means
+        labels: Any = batch.get("labels")
+        logits: Any = getattr(output, "logits", None)
+        are_tensors = isinstance(labels, Tensor) and isinstance(logits, Tensor)
+        if not are_tensors or len(logits) != num or (labels.ndim > 1 and labels.shape != logits.shape):
+            raise WorkloadError(
+                f"{type(self).__name__} defines metrics or summarize, which get the logits and labels of samples that "
+                "have one label, or one for each logit: override evaluate, and return what they need"
+            )
         return means, {"preds": logits, "target": labels}
 
-    def _means(self, model: nn.Module, logits: Tensor, labels: Tensor) -> Metrics:
-        if labels.ndim > 1:
-            shifted, targets = self._shifted(model, logits, labels)
-            is_counted = targets != IGNORED
-            right = (shifted.argmax(-1) == targets) & is_counted
-            return {
-                "loss": self._token_losses(model, logits, labels),
-                "accuracy": (right.sum(-1), is_counted.sum(-1)),
-            }
-        if labels.is_floating_point():
-            errors = functional.mse_loss(
-                logits.reshape(len(labels), -1), labels.reshape(len(labels), -1), reduction="none"
-            )
-            return {"loss": errors.mean(-1)}
-        return {
-            "loss": functional.cross_entropy(logits, labels, reduction="none"),
-            "accuracy": (logits.argmax(-1) == labels).float(),
-        }
-
     def _padded(self, name: str, rows: list[Tensor]) -> Tensor:
-        if rows[0].ndim == 0 or len({row.shape for row in rows}) == 1:
+        """The rows as one tensor, filled up at the end of each dimension in which they differ."""
+        if len({row.shape for row in rows}) == 1:
             return torch.stack(rows)
-        fill = self.pad_values.get(name, 0)
-        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
+        if len({row.ndim for row in rows}) > 1:
+            kinds = " and ".join(dict.fromkeys(map(kinds_of, rows)))
+            raise WorkloadError(f"samples have as {name} {kinds}: give it the same number of dimensions in all samples")
+        sizes = [max(sizes) for sizes in zip(*(row.shape for row in rows), strict=True)]
+        padded = rows[0].new_full((len(rows), *sizes), self.pad_values.get(name, 0))
+        for place, row in zip(padded, rows, strict=True):
+            place[tuple(map(slice, row.shape))] = row
+        return padded
 
-    def _token_losses(self, model: nn.Module, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of the losses of each sample's labelled tokens, and the number of these, both [n]."""
-        logits, labels = self._shifted(model, logits, labels)
-        losses = functional.cross_entropy(
-            logits.flatten(0, -2).float(), labels.flatten(), reduction="none", ignore_index=IGNORED
-        ).view(labels.shape)
-        return losses.sum(-1), (labels != IGNORED).sum(-1)
 
-    @staticmethod
-    def _shifted(model: nn.Module, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and the labels that they predict: those of the next token in a causal language model."""
-        base = getattr(model, "base_model", model)
-        kinds = {getattr(module, "loss_type", None) for module in (model, base, getattr(base, "model", base))}
-        if "ForCausalLM" in kinds:
-            return logits[:, :-1], labels[:, 1:]
-        return logits, labels
+def _tensor(name: str, value: Any) -> Tensor:
+    """A value of a sample. Raises ``WorkloadError`` for what is no array of numbers, such as boxes by name."""
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise WorkloadError(
+            f"a sample has as {name} {kinds_of(value)}, which makes no tensor: give numbers, or lists of them of equal "
+            "length; models that want something else, such as boxes of each picture, need a Workload of their own"
+        ) from None
+
+
+def _loss_of(model: nn.Module, output: Any, batch: Batch) -> Tensor:
+    """The loss that a model has computed. Raises ``WorkloadError`` if it has computed none."""
+    loss = output.get("loss") if isinstance(output, Mapping) else output[0]
+    if loss is None:
+        raise WorkloadError(
+            f"{type(model).__name__} computes no loss of {', '.join(batch)}: give samples the labels that its forward "
+            "takes, or define loss and evaluate"
+        )
+    return loss if isinstance(loss, Tensor) else torch.as_tensor(loss)
+
+
+def _num_samples(batch: Batch) -> int:
+    """The number of samples; some models take the parts of all pictures of a batch in one tensor."""
+    return len(next(batch[name] for name in ("input_ids", "labels", *batch) if name in batch))

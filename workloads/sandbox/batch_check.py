@@ -27,11 +27,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from workloads.datasets import SetName, is_iterable, opened_dataset
-from workloads.parallel.forward_state.snapshot import ModuleSnapshot, attributes_of, may_be_state
+from workloads.parallel.forward_state.snapshot import ModuleSnapshot, attributes_of, hooks_of, may_be_state
 from workloads.protocol import Batch, Loss, Workload, defines
 from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.seeds import drawn_from, seed_everything
-from workloads.training.data.order import SampleOrder
+from workloads.training.data.order import SampleOrder, lengths_of
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.outline import model_of, outline_of
 from workloads.training.step import layers_of_training
@@ -83,16 +83,21 @@ class _Outcome(Enum):
     """Nothing counts, at least in one half. The other half alone shows no difference."""
     ZERO = auto()
     """All is 0, which is equal whether or not samples are compared."""
+    RANDOM = auto()
+    """Random numbers are drawn, so nobody can tell."""
 
 
 def why_whole(workload: Workload, flops: float = 0.0) -> str:
     """Why ranks and micro-batches may not divide a batch of this workload; empty if they may, or if nobody can tell.
 
     ``flops`` are those of a forward pass of one sample. Nobody can tell for models that are too large to be run here,
-    and for losses that draw random numbers. A loss with a count that is 0 in all tries may not be divided. A workload
-    that ``accepts_parts`` is not asked.
+    and for losses that draw random numbers; then it is what the workload itself says (``indivisible``). A loss with a
+    count that is 0 in all tries may not be divided. A workload that ``accepts_parts`` is not asked.
     """
-    return _first_finding(_difference_of_losses, workload, "train", flops)
+    finding = _first_finding(_difference_of_losses, workload, "train", flops)
+    if finding is not None or not workload.indivisible:
+        return finding or ""
+    return f"{workload.indivisible}, so micro-batches and ranks might change it. Give the batch one device, {_ADVICE}"
 
 
 def expect_metrics_of_samples(workload: Workload, flops: float = 0.0) -> None:
@@ -200,11 +205,17 @@ def _in(tensor: Tensor, *, dtype: torch.dtype, copy: bool = False) -> Tensor:
     return tensor.to(dtype, copy=copy)
 
 
-def _first_finding(check: Callable[[_Comparison], str], workload: Workload, split: SetName, flops: float) -> str:
-    """Words of what ``check`` finds in double precision, or in that of the model where it runs in no other."""
-    num_parameters = sum(parameter.numel() for parameter in outline_of(workload).parameters())
-    if workload.accepts_parts or num_parameters > MOST_PARAMETERS:
+def _first_finding(
+    check: Callable[[_Comparison], str | None], workload: Workload, split: SetName, flops: float
+) -> str | None:
+    """Words of what ``check`` finds in double precision, or in that of the model where it runs in no other.
+
+    They are empty where nothing is wrong, and None where nobody can tell.
+    """
+    if workload.accepts_parts:
         return ""
+    if sum(parameter.numel() for parameter in outline_of(workload).parameters()) > MOST_PARAMETERS:
+        return None
     for dtype in _TOLERANCES:
         try:
             seed_everything(0, workload)
@@ -213,12 +224,13 @@ def _first_finding(check: Callable[[_Comparison], str], workload: Workload, spli
                 return check(_Comparison(workload, model, tries, dtype))
         except Exception:  # a trace explains it
             log.debug("whether the loss and the metrics are means over samples cannot be found out", exc_info=True)
-    return ""
+    return None
 
 
 def _tries(workload: Workload, split: SetName, flops: float) -> list[Tensor]:
     """Indices of the samples of each try: the first ones, others, then more, up to a batch; none if all take too long.
 
+    Those that are shorter come first: a loss or a metric that depends on how samples are padded shows it in one half.
     Those of training are samples of the first two steps: where a batch is put together on purpose, as of a few samples
     of each class, others would show nothing.
     """
@@ -235,13 +247,19 @@ def _tries(workload: Workload, split: SetName, flops: float) -> list[Tensor]:
     if split == "train":
         order = SampleOrder(workload, 0)
         others = [order.places(step, batch)[:num, 2] for step in (0, 1)]
-        return [torch.arange(num), *others, *(order.places(0, larger)[:, 2] for larger in more)]
+        tries = [torch.arange(num), *others, *(order.places(0, larger)[:, 2] for larger in more)]
+        return _shortest_first(workload, split, tries)
     is_read_in_order = defines(workload, "dataset") and is_iterable(opened_dataset(workload, split))
     spread = [] if is_read_in_order else [torch.arange(num) * available // num]
-    return [torch.arange(num), *spread, *map(torch.arange, more)]
+    return _shortest_first(workload, split, [torch.arange(num), *spread, *map(torch.arange, more)])
 
 
-def _difference_of_losses(comparison: _Comparison) -> str:
+def _shortest_first(workload: Workload, split: SetName, tries: Sequence[Tensor]) -> list[Tensor]:
+    lengths = lengths_of(workload, split)
+    return list(tries) if lengths is None else [indices[lengths[indices].argsort(stable=True)] for indices in tries]
+
+
+def _difference_of_losses(comparison: _Comparison) -> str | None:
     phases = {f"the loss of phase {phase.name}": phase.loss for phase in phases_of(comparison.workload)}
     for name, loss in (phases or {"the loss": comparison.workload.loss}).items():
         unknown = ""
@@ -249,6 +267,8 @@ def _difference_of_losses(comparison: _Comparison) -> str:
             outcome, words = _difference_of_loss(comparison, name, loss, indices)
             if outcome is _Outcome.DIFFERENT:
                 return words
+            if outcome is _Outcome.RANDOM:
+                return None
             if outcome is _Outcome.EQUAL:
                 unknown = ""
                 break
@@ -274,7 +294,7 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
             f"calls, which micro-batches and ranks would change. Keep nothing in the workload, {_ADVICE}"
         )
     if comparison.draws(loss, halves[0]):
-        return _Outcome.EQUAL, ""  # these numbers depend on the division, too
+        return _Outcome.RANDOM, ""  # these numbers depend on the division, too
     undivided, second = comparison.value(loss, batch), comparison.value(loss, halves[1])
     outcome, num = comparison.outcome(undivided, first, second), len(indices)
     if outcome is _Outcome.NONE_COUNTS:
@@ -337,7 +357,7 @@ def _part(batch: Batch, samples: slice) -> Batch:
 
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Undo what passes change: parameters, buffers, and attributes of modules."""
+    """Undo what passes change: parameters, buffers, attributes and hooks of modules."""
     tensors = {
         (module, name): tensor.detach().clone()
         for module in model.modules()
@@ -345,10 +365,11 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
         if tensor is not None
     }
     objects = [(module, attributes_of(module, may_be_state), dict(module._buffers)) for module in model.modules()]
+    before = ModuleSnapshot(objects, tensors, may_be_state, hooks_of(model))
     try:
         yield
     finally:
-        ModuleSnapshot(objects, tensors, may_be_state).restore()
+        before.restore()
 
 
 def _is_other(before: object, after: object) -> bool:

@@ -1,5 +1,5 @@
 """A snapshot of what a later pass through a model may depend on, which can be restored: buffers, attributes, parameters
-that change in place."""
+that change in place, and hooks that a pass adds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ Place = tuple[nn.Module, str]
 
 @dataclass(slots=True)
 class ModuleSnapshot:
-    """The state of some modules: attributes and buffers as objects, and copies of the tensors that change in place."""
+    """The state of some modules: attributes and buffers as objects, and copies of the tensors that change in place.
+
+    ``hooks`` are registries of hooks, each with the keys that it has now.
+    """
 
     objects: Sequence[tuple[nn.Module, dict[str, Any], dict[str, Tensor | None]]]
     values: dict[Place, Tensor]
     is_state: Callable[[Any], bool]
+    hooks: Sequence[tuple[dict[int, Any], frozenset[int]]] = ()
 
     def add(self, values: Mapping[Place, Tensor | None]) -> None:
         """Add copies of tensors that were made later, but before the tensors changed."""
@@ -55,6 +59,9 @@ class ModuleSnapshot:
                 del module.__dict__[name]
             module.__dict__.update(attributes)
             module._buffers.update(buffers)
+        for registry, keys in self.hooks:
+            for key in registry.keys() - keys:
+                del registry[key]
         for place, value in self.values.items():
             tensor_at(place).data.copy_(value)
 
@@ -62,6 +69,16 @@ class ModuleSnapshot:
 def attributes_of(module: nn.Module, is_state: Callable[[Any], bool]) -> dict[str, Any]:
     """The attributes of one module that are state."""
     return {name: value for name, value in module.__dict__.items() if name not in _OWN and is_state(value)}
+
+
+def hooks_of(model: nn.Module) -> list[tuple[dict[int, Any], frozenset[int]]]:
+    """The registries of hooks around ``forward`` of all modules, each with the keys that it has now.
+
+    transformers adds such hooks in a first pass, and notes in an attribute that they are there: both go together.
+    """
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    registries = [getattr(module, kind) for module in model.modules() for kind in kinds]
+    return [(registry, frozenset(registry)) for registry in registries]
 
 
 def may_be_state(value: Any) -> bool:

@@ -39,6 +39,7 @@ from workloads.parallel.forward_state.snapshot import (
     Place,
     attributes_of,
     has_fractions,
+    hooks_of,
     may_be_state,
     tensor_at,
 )
@@ -204,9 +205,8 @@ class ForwardState:
             place: tensor_at(place).data.clone() for place in self.changed if inside is None or place[0] in inside
         }
         is_state = may_be_state if module is None else self._is_of_pass
-        return ModuleSnapshot(
-            [(module, attributes_of(module, is_state), dict(module._buffers)) for module in modules], values, is_state
-        )
+        objects = [(module, attributes_of(module, is_state), dict(module._buffers)) for module in modules]
+        return ModuleSnapshot(objects, values, is_state, () if inside is not None else hooks_of(self.model))
 
     def _is_of_pass(self, value: Any) -> bool:
         if not isinstance(value, Tensor) or not value.requires_grad:
