@@ -22,7 +22,7 @@ from scamp_service.exchange.imported import Imported
 from scamp_service.exchange.optuna_space import label_of
 from scamp_service.lifecycle import TrialState
 from scamp_service.store.writes.external import RUN_BY_OTHERS, NewTrial
-from scamp_service.study.values import is_number
+from scamp_service.study.values import is_number, key_of
 
 _STATES = {"TERMINATED": TrialState.COMPLETED, "ERROR": TrialState.FAILED}
 NOT_ENDED = "had not ended when the results were imported"
@@ -31,7 +31,8 @@ NOT_ENDED = "had not ended when the results were imported"
 def read_tune(folder: Path, metric: str, mode: Literal["min", "max"]) -> Imported:
     """The experiment in a results folder of Ray Tune. ``metric`` and ``mode`` are those of its ``TuneConfig``.
 
-    The value of a trial is its last result. Raises ``InvalidInput`` if the folder has no results with this metric.
+    A metric of a nested result is named as in Tune, such as ``eval/loss``. The value of a trial is its last result.
+    Raises ``InvalidInput`` if the folder has no results with this metric, or two parameters with one name.
     """
     folders = sorted(path.parent for path in folder.glob("*/params.json"))
     if not folders:
@@ -42,13 +43,16 @@ def read_tune(folder: Path, metric: str, mode: Literal["min", "max"]) -> Importe
     if not any(result.reports for result in read):
         names = sorted({name for result in read for name in result.names})
         raise InvalidInput(f"no result has a number called {metric!r}; there are {', '.join(names) or 'none'}")
-    flat = [dict(_flat("", result.params)) for result in read]
-    distributions = {
-        name: _distribution([config[name] for config in flat if name in config]) for config in flat for name in config
-    }
+    flat = [_flat_params(result.params) for result in read]
+    names = dict.fromkeys(name for config in flat for name in config)
+    columns = {name: [config[name] for config in flat if name in config] for name in names}
+    space = space_of_distributions({name: _distribution(values) for name, values in columns.items()})
+    for name in (name for name, values in columns.items() if _look_alike(values)):
+        flat = [{**config, name: json.dumps(config[name])} if name in config else config for config in flat]
+        columns[name] = [json.dumps(value) for value in columns[name]]
+    distributions = {name: _distribution(values) for name, values in columns.items()}
     trials = [result.trial(params, distributions) for result, params in zip(read, flat, strict=True)]
     direction = "minimize" if mode == "min" else "maximize"
-    space = space_of_distributions(distributions)
     return Imported(folder.name[:100], "ray tune", [direction], trials, metric, space)
 
 
@@ -58,8 +62,13 @@ class _Result:
     def __init__(self, folder: Path, trial_rows: Mapping[str, Mapping[str, Any]], metric: str) -> None:
         params = _read(folder / "params.json")
         self.params: Mapping[str, Any] = params if isinstance(params, dict) else {}
-        self.rows = list(_rows(folder / "result.json"))
-        self.names = {name for row in self.rows for name, value in row.items() if is_number(value)}
+        self.rows = [dict(_leaves("", "/", row)) for row in _rows(folder / "result.json")]
+        self.names = {
+            name
+            for row in self.rows
+            for name, value in row.items()
+            if is_number(value) and not name.startswith("config/")
+        }
         self.reports = {
             int(row.get("training_iteration", index)): float(row[metric])
             for index, row in enumerate(self.rows, 1)
@@ -153,19 +162,33 @@ def _parse(text: str) -> Any:
         return None
 
 
-def _flat(prefix: str, params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Parameters by the name of their path, such as ``net.width``, as Optuna can have them."""
-    for name, value in params.items():
+def _flat_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by the name of their path, such as ``net.width``, as Optuna can have them. Raises ``InvalidInput``."""
+    flat: dict[str, Any] = {}
+    for name, value in _leaves("", ".", params):
+        if name in flat:
+            raise InvalidInput(f"two parameters of one trial are both called {name!r}: rename one in its params.json")
+        flat[name] = label_of(value)
+    return flat
+
+
+def _leaves(prefix: str, separator: str, nested: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in nested.items():
         if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{name}.", value)
+            yield from _leaves(f"{prefix}{name}{separator}", separator, value)
         else:
-            yield f"{prefix}{name}", label_of(value)
+            yield f"{prefix}{name}", value
+
+
+def _look_alike(values: Sequence[Any]) -> bool:
+    """Whether values of unlike types are equal, so that Optuna would not tell them apart: ``True`` is 1."""
+    return len(set(values)) < len(set(map(key_of, values)))
 
 
 def _distribution(values: Sequence[Any]) -> BaseDistribution:
     """The smallest distribution that has these values: results do not say from which they were drawn."""
     if not all(is_number(value) and math.isfinite(value) for value in values):
-        return CategoricalDistribution(list({(type(value), value): value for value in values}.values()))
+        return CategoricalDistribution(list({json.dumps(value): value for value in values}.values()))
     if all(isinstance(value, int) for value in values):
         return IntDistribution(min(values), max(values))
     return FloatDistribution(float(min(values)), float(max(values)))

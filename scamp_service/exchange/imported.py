@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scamp_service.store.store import Store
-from scamp_service.store.writes.external import METRIC, NewTrial
+from scamp_service.store.writes.external import METRIC, NewTrial, finite
 from scamp_service.study.objectives import named_by_place
 
 AT_ONCE = 500
@@ -54,7 +54,7 @@ def spec_of_others(
         "objective": objectives[0] if objectives else {"metric": metric, "direction": directions[0]},
         "objectives": objectives,
         "directions": list(directions),
-        "space": dict(space or {}),
+        "space": finite(space or {}),
         "fixed": {},
         "start_with": [],
         "search": {},

@@ -335,7 +335,7 @@ def _row(study_id: int, number: int, trial: NewTrial, now: float) -> dict[str, A
         "number": number,
         "state": trial.state,
         "origin": Origin.EXTERNAL,
-        "params": {name: finite(value) for name, value in trial.params.items()},
+        "params": finite(trial.params),
         "reason": trial.reason,
         "value": None if value is None else float(value),
         "values": several(trial.values),
@@ -352,5 +352,9 @@ def several(values: Sequence[float] | None) -> list[float] | None:
 
 
 def finite(value: Any) -> Any:
-    """``value``, or its text if it is NaN or infinite: parameters are stored as JSON, which has neither."""
+    """``value`` with NaN and infinity in it as texts: parameters and spaces are stored as JSON, which has neither."""
+    if isinstance(value, Mapping):
+        return {name: finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

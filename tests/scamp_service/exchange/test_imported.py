@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from collections.abc import Iterator
 from datetime import datetime
@@ -155,6 +156,56 @@ def test_results_of_ray_tune_are_read_from_json_alone(tmp_path: Path, store: Sto
     assert study.trials[0].datetime_start == datetime.fromtimestamp(100.0)
     assert list(study.trials[0].intermediate_values) == [1, 2, 3]
     storage.close()
+
+
+def results(folder: Path, *trials: tuple[dict[str, Any], dict[str, Any]]) -> Path:
+    """A results folder of trials that ended: parameters, and the only result of each."""
+    for number, (params, result) in enumerate(trials):
+        place = folder / f"train_{number:05d}"
+        place.mkdir(parents=True)
+        (place / "params.json").write_text(json.dumps(params))
+        (place / "result.json").write_text(json.dumps({**result, "trial_id": f"t_{number:05d}", "done": True}))
+    return folder
+
+
+def test_a_metric_of_a_nested_result_of_ray_tune_has_the_name_that_tune_gives_it(tmp_path: Path, store: Store) -> None:
+    folder = results(tmp_path / "exp", ({"lr": 1}, {"eval": {"loss": 0.5}}), ({"lr": 2}, {"eval": {"loss": 2.0}}))
+    trials = store.trials(store_study(store, read_tune(folder, "eval/loss", "min")))
+    assert [trial.value for trial in trials] == [0.5, 2.0]
+    with pytest.raises(InvalidInput, match="called 'loss'; there are eval/loss"):
+        read_tune(folder, "loss", "min")
+
+
+def test_parameters_that_are_not_finite_are_kept_as_texts(tmp_path: Path, store: Store, url: str) -> None:
+    values = [math.inf, math.nan, 3, math.nan]
+    folder = results(
+        tmp_path / "exp", *(({"depth": value, "net": {"drop": [value]}}, {"loss": 1.0}) for value in values)
+    )
+    study = store_study(store, read_tune(folder, "loss", "min"))
+    assert [trial.params["depth"] for trial in store.trials(study)] == ["inf", "nan", 3, "nan"]
+    assert store.trials(study)[0].params["net"] == {"drop": ["inf"]}
+    assert store.study(study).spec["space"]["depth"] == {"choice": ["inf", "nan", 3]}
+    storage = ScampStorage(url)
+    seen = [trial.params["depth"] for trial in optuna.load_study(study_name="exp", storage=storage).trials]
+    assert seen[0] == math.inf and math.isnan(seen[1]) and seen[2] == 3
+    storage.close()
+
+
+def test_values_that_are_equal_in_python_stay_apart(tmp_path: Path, store: Store, url: str) -> None:
+    values = [1, True, "1", None, 1.0]
+    folder = results(tmp_path / "exp", *(({"n": value}, {"loss": 1.0}) for value in values))
+    study = store_study(store, read_tune(folder, "loss", "min"))
+    assert [repr(trial.params["n"]) for trial in store.trials(study)] == ["1", "True", "'1'", "None", "1.0"]
+    storage = ScampStorage(url)
+    seen = [trial.params["n"] for trial in optuna.load_study(study_name="exp", storage=storage).trials]
+    assert seen == ["1", "true", '"1"', "null", "1.0"]
+    storage.close()
+
+
+def test_parameters_of_ray_tune_with_one_name_are_refused(tmp_path: Path) -> None:
+    folder = results(tmp_path / "exp", ({"a.b": 2, "a": {"b": 3}}, {"loss": 1.0}))
+    with pytest.raises(InvalidInput, match=r"two parameters of one trial are both called 'a\.b'"):
+        read_tune(folder, "loss", "min")
 
 
 def test_a_folder_without_results_or_metric_says_what_there_is(tmp_path: Path) -> None:
