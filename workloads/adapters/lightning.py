@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import getitem
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_leaves
 
 from workloads.adapters.arguments import arguments_for
-from workloads.adapters.lightning_loaders import loaders_of
+from workloads.adapters.lightning_loaders import Keys, keys_of_samples, loaders_of
 from workloads.adapters.lightning_schedules import Configured, Numbers
-from workloads.adapters.lightning_steps import EPOCH_END, Call, OfWholeSet, Steps, end_epoch, keeping_nothing
+from workloads.adapters.lightning_steps import (
+    EPOCH_END,
+    Call,
+    OfWholeSet,
+    Steps,
+    end_epoch,
+    keeping_nothing,
+    line_without_result,
+)
 from workloads.datasets import SetName
 from workloads.protocol import Batch, Outputs, Workload, defines
-from workloads.refusals import WorkloadError
+from workloads.refusals import WorkloadError, expect
 from workloads.seeds import DATA_SEED, kept_generators, seed_host
 
 _OF_BATCHES = {
@@ -48,6 +58,12 @@ _UNUSED: Mapping[str, tuple[str, ...]] = {
 """Methods that Lightning's Trainer calls and nothing would call here, by what to do instead."""
 
 
+_SKIPS = (
+    "training_step of {name} returns None, by which Lightning skips a batch, but ranks and micro-batches would skip "
+    "other samples than the whole batch: leave such samples out of the data set, or return a loss to which they add 0"
+)
+
+
 class LightningWorkload(Workload):
     """Subclass it, and name the classes ``module`` and ``datamodule``.
 
@@ -61,6 +77,7 @@ class LightningWorkload(Workload):
     datamodule: ClassVar[Any]
     _configured: Configured | None = None
     _optimizer: torch.optim.Optimizer | None = None  # the one that ranks use, once there is a step
+    _keys_of_samples: Keys | None = None  # to the list or tensor in a batch that has one entry for each sample
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         """Raises ``ValueError`` for a ``batch_size`` that would not be the batch."""
@@ -95,6 +112,8 @@ class LightningWorkload(Workload):
             )
         for owner, unused in ((self.module, _UNUSED), (self.datamodule, _OF_BATCHES)):
             _expect_no_hooks(owner, unused)
+        if (line := line_without_result(model.training_step)) is not None:
+            raise WorkloadError(f"{_SKIPS.format(name=self.module.__name__)} (line {line})")
         for hook in ("setup", "configure_model"):
             if _overrides(self.module, hook):
                 getattr(model, hook)(*(["fit"] if hook == "setup" else []))
@@ -102,7 +121,12 @@ class LightningWorkload(Workload):
 
     def dataset(self, split: SetName) -> Any:
         """The data set of the loader for ``split``."""
-        return self._loaders[split].dataset
+        dataset = self._loaders[split].dataset
+        if split == "eval":
+            with kept_generators(self):
+                seed_host(DATA_SEED, self)
+                self._keys_of_samples = keys_of_samples(dataset, self.collate)
+        return dataset
 
     def collate(self, samples: list[Any]) -> Batch:
         """As the loader for training puts samples together."""
@@ -118,9 +142,10 @@ class LightningWorkload(Workload):
         call = self._call(model, batch)
         call.batch_idx = self._numbers.batch_idx
         returned = model("training_step", batch, call)
-        loss = returned["loss"] if isinstance(returned, Mapping) else returned
-        assert isinstance(loss, Tensor)
-        return loss
+        loss = returned.get("loss") if isinstance(returned, Mapping) else returned
+        if loss is None:
+            raise WorkloadError(_SKIPS.format(name=self.module.__name__))
+        return expect(loss, Tensor, _module_of(model).training_step, "the loss, a tensor with one number")
 
     def evaluate(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Outputs]:
         """Each number that ``validation_step`` logs, and the arguments of each metric that it updates."""
@@ -177,7 +202,14 @@ class LightningWorkload(Workload):
     def _call(self, model: nn.Module, batch: Batch) -> Call:
         """A call of a step of the module, which knows the numbers of the training."""
         _module_of(model).trainer = self._numbers
-        return Call(partial(self._present_optimizer, model), self._present_schedulers, num_samples=_num_samples(batch))
+        return Call(
+            partial(self._present_optimizer, model), self._present_schedulers, num_samples=self._num_samples(batch)
+        )
+
+    def _num_samples(self, batch: Batch) -> int:
+        if self._keys_of_samples is not None:
+            return len(reduce(getitem, self._keys_of_samples, batch))
+        return len(next(leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)))
 
     def _present_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer | None:
         """The one that ranks use, or before the first step the module's own; ``model`` may need its first."""
@@ -267,11 +299,6 @@ def _parameters_on_meta() -> Iterator[None]:
 
 def _on_meta(parameter: nn.Parameter | None) -> nn.Parameter | None:
     return None if parameter is None else nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-
-
-def _num_samples(batch: Batch) -> int:
-    first = next(leaf for leaf in torch.utils._pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
-    return int(first.shape[0])
 
 
 def _module_of(model: nn.Module) -> Any:

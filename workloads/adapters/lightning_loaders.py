@@ -5,14 +5,18 @@ ScaMP reads samples itself. It takes the data set, ``collate_fn``, ``batch_size`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from workloads.datasets import SetName, is_iterable
 from workloads.refusals import WorkloadError
 
+Keys = tuple[Any, ...]
+"""Keys of nested lists and dictionaries, from the outside in."""
 _METHODS: Mapping[SetName, str] = {"train": "train_dataloader", "eval": "val_dataloader"}
 
 
@@ -37,6 +41,28 @@ def loaders_of(datamodule: Any, *, has_order: bool, has_collate: bool) -> Mappin
             "data set or in augment of the workload"
         )
     return loaders
+
+
+def keys_of_samples(dataset: Any, collate: Callable[[list[Any]], Any]) -> Keys | None:
+    """The keys to the first list or tensor in a batch that has one entry for each sample; None if there is none.
+
+    A list of pictures and a list of inputs and targets look alike, so batches of two and of three samples are compared.
+    """
+    indices = range(min(3, len(dataset)))
+    samples = list(islice(dataset, 3)) if is_iterable(dataset) else [dataset[index] for index in indices]
+    nums = [num for num in (2, 3) if num <= len(samples)]
+    batches = {num: dict(_sizes(collate(samples[:num]))) for num in nums}
+    paths = [path for path in batches[2] if all(batches[num].get(path) == num for num in nums)] if nums else []
+    return next(iter(paths), None)
+
+
+def _sizes(value: Any, path: Keys = ()) -> Iterator[tuple[Keys, int]]:
+    """Yield (keys to it, number of entries) of each list, tuple and tensor in a batch."""
+    if isinstance(value, list | tuple) or (isinstance(value, Tensor) and value.ndim):
+        yield path, len(value)
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, part in parts:
+        yield from _sizes(part, (*path, key))
 
 
 def _expect_usual_batches(loader: DataLoader[Any], split: SetName, where: str) -> None:

@@ -6,7 +6,9 @@ samples are together, the metrics of another module get them, and the hook runs 
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -248,3 +250,22 @@ def _takes_index(step: Callable[..., Any]) -> bool:
     kinds = [parameter.kind for parameter in inspect.signature(step).parameters.values()]
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(kind in by_position for kind in kinds) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds
+
+
+def line_without_result(step: Callable[..., Any]) -> int | None:
+    """The first line in which a step returns None; None if there is no such line, or its source is not known."""
+    try:
+        lines, first = inspect.getsourcelines(step)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError, TypeError):
+        return None
+    waiting: list[ast.AST] = list(getattr(tree.body[0], "body", []))
+    numbers = []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Return) and (node.value is None or getattr(node.value, "value", ...) is None):
+            numbers.append(first + node.lineno - 1)
+        waiting += ast.iter_child_nodes(node)
+    return min(numbers, default=None)

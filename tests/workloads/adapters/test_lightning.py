@@ -136,6 +136,56 @@ def test_a_dry_run_lists_what_the_hook_logs_and_a_check_of_the_loss_runs() -> No
     assert "is no mean" not in why_whole(of()) and "halves" in why_whole(of(Coupled)), "without any optimizer"
 
 
+def test_a_step_that_skips_batches_is_refused_before_and_while_it_trains() -> None:
+    class Skipping(DIGITS.module):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if batch_idx == 3:
+                return None
+            return super().training_step(batch, batch_idx)
+
+    class Unseen(DIGITS.module):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return {"loss": None} if batch_idx == 3 else super().training_step(batch, batch_idx)
+
+    with pytest.raises(WorkloadError, match=r"returns None, by which Lightning skips a batch.* \(line \d+\)"):
+        of(Skipping).build_model()
+    workload = of(Unseen)
+    model, batch = workload.build_model(), workload.train_batch(torch.arange(4))
+    optimizer = workload.optimizer(model)
+    workload.on_step(2, 6, optimizer)
+    assert workload.loss(model, batch).isfinite()
+    workload.on_step(3, 6, optimizer)
+    with pytest.raises(WorkloadError, match="training_step of Unseen returns None"):
+        workload.loss(model, batch)
+
+
+def test_a_batch_may_be_a_list_of_pictures_of_unlike_sizes() -> None:
+    pictures: Any = [(torch.rand(3, 4 + number, 5), {"boxes": torch.rand(1 + number % 3, 4)}) for number in range(8)]
+
+    def in_lists(samples: list[Any]) -> Any:
+        return [image for image, _ in samples], [target for _, target in samples]
+
+    class Boxes(DIGITS.datamodule):
+        def setup(self, stage: str) -> None: ...
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(pictures, batch_size=4, shuffle=True, collate_fn=in_lists)
+
+        def val_dataloader(self) -> Any:
+            return DataLoader(pictures, batch_size=4, collate_fn=in_lists)
+
+    class Detector(DIGITS.module):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            images, targets = batch
+            self.log("num", float(len(images)) + 0 * sum(target["boxes"].sum() for target in targets))
+
+    workload = of(Detector, Boxes)
+    model = workload.build_model()
+    for num in (1, 2, 5):
+        metrics, _ = workload.evaluate(model, workload.eval_batch(torch.arange(num)))
+        assert metrics["num"].tolist() == num * [num], "one value for each picture, not for each channel"
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
