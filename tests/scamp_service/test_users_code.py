@@ -15,7 +15,9 @@ import pytest
 from scamp_service.client import Client
 from scamp_service.errors import Refused
 from scamp_service.user_account import account_of
+from tests.services import hostile
 from tests.services.curious import SECRETS, curious, found_in, given
+from tests.services.hostile_cases import CASES
 from tests.services.processes import Served, run_scamp, until
 
 WHO = """
@@ -87,3 +89,15 @@ def test_as_another_user_no_process_of_users_code_reads_what_is_the_services(
         assert list((shared / "checkpoints").iterdir()), "ranks keep their checkpoints there"
     finally:
         shutil.rmtree(shared)
+
+
+@pytest.mark.ray
+@pytest.mark.postgres
+@pytest.mark.timeout(400)
+def test_a_hostile_workload_reads_nothing_that_is_not_its_own_and_hangs_nothing() -> None:
+    """Links, FIFOs, devices, pickles and files of other projects; see ``tests/services/hostile_cases.py``."""
+    if why := hostile.why_not():
+        pytest.skip(why)
+    with hostile.hostile_service() as service:
+        outcomes = {name: case(service) for name, case in CASES.items()}
+    assert {name: outcome for name, outcome in outcomes.items() if any(outcome)} == {}
