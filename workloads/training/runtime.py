@@ -152,6 +152,7 @@ def _train(
         import_early(type(workload), job.code_dir)
     baseline = budget.baseline(device)
     model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
+    baseline = budget.with_libraries(device, baseline)
     forward_state(model).weight = job.plan.weight_of(rank)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
         optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from estimators.model import Layout, Plan
+from estimators.model import MIB, Layout, Plan
 from workloads.adapters.arguments import arguments_for
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError
@@ -49,6 +49,36 @@ def test_a_model_of_experts_trains_the_same_curve_by_its_own_tp_plan(ranks: Any)
     curve = ranks.curve(Plan(8, tp=2), steps=2, **options)
     for (_, values), (_, expected) in zip(curve, single, strict=True):
         assert values == pytest.approx(expected, rel=TOLERANCE)
+
+
+BUCKETS = """
+import torch
+from transformers import AutoModelForSequenceClassification, DistilBertConfig
+from workloads.adapters.transformers import TransformersWorkload
+
+
+class Buckets(TransformersWorkload):
+    model_class = AutoModelForSequenceClassification
+
+    def config(self):
+        return DistilBertConfig(vocab_size=256, dim=64, n_layers=2, n_heads=4, hidden_dim=128)
+
+    def dataset(self, split):  # 40 lengths, 8 samples of each
+        return [{"input_ids": [1 + place % 200] * (8 + place // 8), "labels": place % 2} for place in range(320)]
+
+    def order(self, epoch, generator):
+        buckets = torch.arange(self.num_train).view(-1, 8)
+        return buckets[torch.randperm(len(buckets), generator=generator)].flatten()
+"""
+
+
+def test_buckets_of_lengths_in_bf16_train_in_what_is_predicted_for_the_longest(ranks: Any, tmp_path: Path) -> None:
+    """Libraries import parts of themselves where the model is made, and keep more for each length."""
+    (tmp_path / "buckets.py").write_text(BUCKETS)
+    params = {"precision": "bf16", "batch": 8}
+    options = {"workload": "buckets.py:Buckets", "code_dir": str(tmp_path), "params": params, "metric": "accuracy"}
+    (answer,) = ranks.train(Plan(8), steps=44, report_every=44, budget_bytes=9 * MIB, **options)
+    assert answer["error"] == "", answer["message"]
 
 
 def _metric(name: str) -> str:

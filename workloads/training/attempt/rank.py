@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._pytree import tree_leaves
 
 from workloads.parallel.apply import rank_part
 from workloads.protocol import Batch, Workload
@@ -47,6 +48,7 @@ class TrainingRank:
         """This rank's part of a batch, on its device."""
         self.reporter.progressed(self.present_step)
         part = rank_part(self.model, batch, self.job.plan, self.number)
+        self.budget.meet(tuple(leaf.shape for leaf in tree_leaves(part) if isinstance(leaf, Tensor)))
         return to_device(part, self.device, copy=self.feed.is_shared)
 
     def all_on_device(self, batches: Iterable[Batch]) -> Iterable[Batch]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -21,15 +21,19 @@ from workloads.training.faults import HostFault, causes_of, message_of
 from workloads.training.memory.process_memory import (
     THREAD_STACK_BYTES,
     HeldMemory,
+    code_bytes,
+    counted_bytes,
     data_bytes,
     give_back_free_memory,
+    held_now,
     high_water,
     measure_held,
     num_threads,
 )
 
-# Memory that libraries may keep after a first use, such as the machine code of convolutions; see docs/decisions/0009.
+# Memory that libraries may keep after a first use, such as oneDNN's operations; see docs/decisions/0009.
 ALLOWANCE_BYTES = 128 * MIB
+CODE_BYTES = 128 * MIB  # of room for code that they may compile in one use
 
 GROWTH_BYTES = MIB // 2  # of the process, after which libraries may keep more with the next use
 LATER_BYTES = 16 * MIB  # that they may keep with each of these
@@ -86,20 +90,37 @@ class OutOfMemory(Exception):
 
 
 @dataclass(slots=True)
+class _Use:
+    """A use of the model, with numbers from before it. ``above_now`` (see ``high_water``) is there once its limit is
+    raised; ``marks`` ends with it."""
+
+    marks: ExitStack
+    counted_before: int
+    kept_before: int
+    code_before: int
+    is_first: bool
+    above_now: Callable[[], int] | None = None
+
+
+@dataclass(slots=True)
 class EnforcedBudget:
     """An enforced budget: ``budget_bytes`` (None: unlimited) over ``baseline`` on ``device``.
 
-    ``kept_bytes`` is memory that libraries have kept since the baseline was taken; it is not charged to the candidate.
+    ``kept_bytes`` is memory that libraries have kept since the baseline was taken, and ``code_bytes`` is room for code
+    that they have compiled (see ``process_memory.code_bytes``). Neither is charged to the candidate.
     """
 
     device: torch.device
     baseline: HeldMemory
     budget_bytes: int | None
     kept_bytes: int = 0
+    code_bytes: int = 0
     phase: AttemptPhase = AttemptPhase.START
-    _settled: set[AttemptPhase] = field(default_factory=set)
+    _settled: set[Hashable] = field(default_factory=set)  # phases, and phases with shapes of batches
+    _use: _Use | None = None
     _is_growing: bool = False
-    _held_bytes: int = 0  # after the last use in which libraries could keep something
+    _gives_back: bool = False  # whether libraries drop some of what they keep, and make it again when it is needed
+    _counted_bytes: int = 0  # by the limit, after the last use in which libraries could keep something
 
     @contextmanager
     def during(self, phase: AttemptPhase) -> Iterator[None]:
@@ -111,32 +132,62 @@ class EnforcedBudget:
     @contextmanager
     def settling(self) -> Iterator[None]:
         """Put this around every use of the model: the first in each ``phase`` shows what libraries keep, and the limit
-        allows it. So do later ones for as long as they keep more, which they do for each new shape.
+        allows it. So does the first with each new shape (``meet``), and later ones for as long as they keep more, or
+        once they have given some back.
 
         During such a use the limit is raised by ``ALLOWANCE_BYTES``, which is also the most that all of them together
-        may keep, and during a later one by ``LATER_BYTES`` more than before. None of this is for tensors: raises
+        may keep, or by ``LATER_BYTES`` more than before where nothing is new. None of this is for tensors: raises
         ``OutOfMemory`` if the process exceeded the final limit in between.
         """
         if self.budget_bytes is None or self.device.type != "cpu":
             yield
             return
-        if self.phase in self._settled and not self._is_growing:
+        with ExitStack() as marks:
+            self._use = use = _Use(marks, counted_bytes(), self.kept_bytes, self.code_bytes, self._is_new(self.phase))
+            if use.is_first:
+                self._raise_limit(ALLOWANCE_BYTES)
+            elif self._is_growing or self._gives_back:
+                self._raise_limit(min(ALLOWANCE_BYTES, self.kept_bytes + LATER_BYTES))
             yield
-            self._is_growing = data_bytes() > self._held_bytes + GROWTH_BYTES
-            return
-        kept_before, most = self.kept_bytes, ALLOWANCE_BYTES
-        if self.phase in self._settled:
-            most = min(most, kept_before + LATER_BYTES)
-        self._settled.add(self.phase)
-        self.kept_bytes = most
+            self._use = None
+            if use.above_now is not None:
+                self._settle(use, use.above_now)
+            else:
+                self._is_growing = counted_bytes() > self._counted_bytes + GROWTH_BYTES
+
+    def meet(self, shapes: Hashable) -> None:
+        """Settle the limit in the present use of the model, if a batch of these ``shapes`` is new in this ``phase``."""
+        if self._is_new((self.phase, shapes)) and self._use is not None:
+            self._raise_limit(ALLOWANCE_BYTES)
+
+    def _is_new(self, use: Hashable) -> bool:
+        is_new = use not in self._settled
+        self._settled.add(use)
+        return is_new
+
+    def _raise_limit(self, most_bytes: int) -> None:
+        """Let libraries keep up to ``most_bytes`` until the present use ends."""
+        assert self._use is not None
+        self.kept_bytes = most_bytes
+        self.restore(CODE_BYTES)
+        if self._use.above_now is None:
+            self._use.above_now = self._use.marks.enter_context(high_water())
+
+    def _settle(self, use: _Use, above_now: Callable[[], int]) -> None:
+        """Set the limit by what libraries have kept in this use."""
+        highest = data_bytes() - self.baseline.data_bytes + above_now()  # before free pages in the heap are given back
+        if use.is_first or abs(counted_bytes() - use.counted_before) > GROWTH_BYTES:
+            held = measure_held() if use.is_first else held_now()  # as to give memory back takes up to 70 ms
+            own_gaps = ALLOWANCE_BYTES if self._gives_back else use.kept_before
+            self.kept_bytes = min(held.kept_since(self.baseline, own_gaps), self.kept_bytes)
+        else:
+            self.kept_bytes = use.kept_before
         self.restore()
-        with high_water() as above_now:
-            yield
-            self.kept_bytes = min(measure_held().kept_since(self.baseline), most)
-            highest = self.used_bytes() + above_now()
-        self._held_bytes, self._is_growing = data_bytes(), self.kept_bytes > kept_before + GROWTH_BYTES
-        self.restore()
-        if highest > self.budget_bytes:
+        highest -= ALLOWANCE_BYTES if self._gives_back else self.kept_bytes  # they may have held more in between
+        self._counted_bytes = counted_bytes()
+        grown_bytes = self.kept_bytes + self.code_bytes - use.kept_before - use.code_before
+        self._is_growing = grown_bytes > GROWTH_BYTES
+        if self.budget_bytes is not None and highest > self.budget_bytes:
             raise self.overrun(0, highest)
 
     @contextmanager
@@ -166,10 +217,13 @@ class EnforcedBudget:
             self.baseline = self.baseline.grown(before, measure_held())
             self.restore()
 
-    def restore(self) -> None:
-        """Set the limit again, from the present baseline and ``kept_bytes``."""
-        if self.budget_bytes is not None:
-            self._set_limit(self.baseline.data_bytes + self.kept_bytes + self.budget_bytes)
+    def restore(self, more_bytes: int = 0) -> None:
+        """Set the limit again, from the present baseline, what is kept, and ``more_bytes``."""
+        if self.budget_bytes is not None and self.device.type == "cpu":
+            code_before, self.code_bytes = self.code_bytes, code_bytes()
+            self._gives_back |= self.code_bytes < code_before - GROWTH_BYTES
+            kept_bytes = self.kept_bytes + self.code_bytes
+            self._set_limit(self.baseline.data_bytes + kept_bytes + self.budget_bytes + more_bytes)
 
     def _set_limit(self, limit_bytes: int) -> None:
         if self.device.type == "cpu" and self.budget_bytes is not None:
@@ -194,7 +248,7 @@ class EnforcedBudget:
             error.args = (f"its budget is {most:.1f} MiB, and it held {max(0.0, held):.1f} MiB of that",)
 
     def used_bytes(self) -> int:
-        """Bytes that the process now holds over the baseline, without memory that libraries have kept."""
+        """Bytes that the process now holds over the baseline, without what libraries have kept and compiled."""
         if self.device.type == "cuda":
             return torch.cuda.memory_allocated(self.device) - self.baseline.data_bytes
         return data_bytes() - self.baseline.data_bytes - self.kept_bytes
@@ -203,6 +257,14 @@ class EnforcedBudget:
 def baseline(device: torch.device) -> HeldMemory:
     """The memory of this process without a candidate; take it after the warm-up, when all threads run."""
     return HeldMemory(torch.cuda.memory_allocated(device)) if device.type == "cuda" else measure_held()
+
+
+def with_libraries(device: torch.device, before: HeldMemory) -> HeldMemory:
+    """The baseline ``before`` a model was built, with what the process has taken since besides tensors.
+
+    Libraries import parts of themselves when they are first used: 105 MiB where transformers makes a DistilBERT.
+    """
+    return before if device.type == "cuda" else before.grown(before, measure_held())
 
 
 @contextmanager

@@ -27,11 +27,15 @@ THREAD_STACK_BYTES = MIB
 # would take 1.5 × as long again for a vision transformer. Without it, a model of many tensors just below the threshold
 # leaves gaps in malloc's heap: an RNN needs 24 % more than its tensors.
 MMAP_THRESHOLD_BYTES = 128 * 1024
+# oneDNN, and ideep between it and torch, keep each operation and its description for every size, 1,024 of each by
+# default: in bf16 252 KiB for each product of matrices. So many stay within what libraries may keep. A model that needs
+# more in one step (a DenseNet of 121 layers: 360) compiles them again in each. Descriptions alone are made in no time.
+LIBRARY_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "16"}
 
 
 @dataclass(frozen=True, slots=True)
 class HeldMemory:
-    """Memory of this process. ``data_bytes`` is its private writable memory, which includes the other two.
+    """Memory of this process. ``data_bytes`` is its private writable memory without code, which includes the other two.
 
     ``tensor_bytes`` is in tensors. ``free_bytes`` is in gaps in malloc's heap, which malloc can fill but not give back.
     Each of ``num_threads`` has a stack in it.
@@ -42,13 +46,15 @@ class HeldMemory:
     free_bytes: int = 0
     num_threads: int = 0
 
-    def kept_since(self, before: HeldMemory) -> int:
+    def kept_since(self, before: HeldMemory, kept_bytes: int = 0) -> int:
         """Bytes added since ``before``, without tensors and without gaps that freed tensors have left.
 
-        Negative if tensors have filled gaps that existed before: the process did not grow by them, but they are used.
+        Gaps within the ``kept_bytes`` of an earlier moment are left by libraries, which will fill them again. Negative
+        if tensors have filled gaps that existed before: the process did not grow by them, but they are used.
         """
         tensors, gaps = self.tensor_bytes - before.tensor_bytes, self.free_bytes - before.free_bytes
-        return max(self.data_bytes - before.data_bytes - tensors - max(0, gaps), min(0, gaps))
+        grown = self.data_bytes - before.data_bytes - tensors
+        return max(grown - max(0, gaps), min(kept_bytes, grown), min(0, gaps))
 
     def grown(self, before: HeldMemory, after: HeldMemory) -> HeldMemory:
         """This plus the growth from ``before`` to ``after`` without tensors; gaps count only as part of that growth."""
@@ -64,13 +70,33 @@ class HeldMemory:
 def measure_held() -> HeldMemory:
     """The memory of this process after it has given back all that it can."""
     give_back_free_memory()
+    return held_now()
+
+
+def held_now() -> HeldMemory:
+    """The memory of this process, with garbage and pages that it could give back."""
     return HeldMemory(data_bytes(), _tensor_bytes(), _free_heap_bytes(), num_threads())
 
 
 def data_bytes() -> int:
+    """Bytes of private writable memory of this process without ``code_bytes``."""
+    return counted_bytes() - code_bytes()
+
+
+def counted_bytes() -> int:
     """Bytes of private writable memory of this process, as RLIMIT_DATA counts them."""
     (held_bytes,) = _status("VmData")
     return held_bytes
+
+
+def code_bytes() -> int:
+    """Bytes of ``counted_bytes`` that are room for code that libraries compile: 256 KiB for each function of oneDNN.
+
+    Only the pages that code fills take memory: 4 % of them.
+    """
+    lines = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+    limits = (words[0].split("-") for words in lines if words[1] == "rwxp" and len(words) == 5)
+    return sum(int(end, 16) - int(begin, 16) for begin, end in limits)
 
 
 def num_threads() -> int:
@@ -181,6 +207,8 @@ def configure_malloc() -> None:
     """
     if sys.platform != "linux":
         raise OSError("a memory budget without a GPU needs Linux")
+    for name, capacity in LIBRARY_CACHES.items():  # libraries read them at their first use
+        os.environ.setdefault(name, capacity)
     libc = ctypes.CDLL(None)
     for option, value in (
         (-3, MMAP_THRESHOLD_BYTES),  # M_MMAP_THRESHOLD; setting it also stops its automatic growth

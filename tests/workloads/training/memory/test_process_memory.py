@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from estimators.model import MIB
-from workloads.training.memory.process_memory import HeldMemory, high_water, host_copy, measure_held
+from workloads.training.memory.process_memory import (
+    HeldMemory,
+    code_bytes,
+    counted_bytes,
+    high_water,
+    host_copy,
+    measure_held,
+)
 
 
 def test_what_is_kept_is_neither_tensors_nor_gaps_where_tensors_were() -> None:
@@ -23,6 +30,18 @@ def test_tensors_in_gaps_that_were_there_lower_what_is_kept_by_no_more_than_the_
     before = HeldMemory(100, tensor_bytes=10, free_bytes=5)
     assert HeldMemory(140, 51, 2).kept_since(before) == 40 - 41
     assert HeldMemory(110, 60, 2).kept_since(before) == -3
+
+
+def test_gaps_where_libraries_kept_something_stay_theirs() -> None:
+    before, after = HeldMemory(100, tensor_bytes=10, free_bytes=5), HeldMemory(150, 10, 35)
+    assert [after.kept_since(before, kept) for kept in (0, 40, 60)] == [20, 40, 50]
+
+
+def test_room_for_code_is_counted_by_the_system_and_is_no_data() -> None:
+    before, counted, code = measure_held(), counted_bytes(), code_bytes()
+    with mmap.mmap(-1, 8 * MIB, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC):
+        assert code_bytes() - code == 8 * MIB and counted_bytes() - counted == pytest.approx(8 * MIB, abs=MIB)
+        assert measure_held().data_bytes == pytest.approx(before.data_bytes, abs=MIB)
 
 
 def test_work_that_is_not_the_candidates_adds_what_it_left_but_for_tensors() -> None:
