@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,21 +45,29 @@ class _PlainFiles(FileSystem):
 
 class _SafeUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        allowed = module in ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
-        if not (allowed and re.fullmatch(r"_?[A-Z]\w*", name)):
-            value = getattr(torch, name, None) if module == "torch" else None
-            if (module, name) not in _ALLOWED and not isinstance(value, torch.dtype):
-                raise pickle.UnpicklingError(
-                    f"{module}.{name} has no place in a checkpoint, so it was not loaded: its files may be damaged or "
-                    "altered; restore this checkpoint's folder from a copy, or submit the study again"
-                )
+        value = getattr(torch, name, None) if module == "torch" else None
+        if name not in _ALLOWED.get(module, ()) and not isinstance(value, torch.dtype):
+            raise pickle.UnpicklingError(
+                f"{module}.{name} has no place in a checkpoint, so it was not loaded: its files may be damaged or "
+                "altered; restore this checkpoint's folder from a copy, or submit the study again"
+            )
         return super().find_class(module, name)
 
 
-_ALLOWED = {
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("pathlib", "PosixPath"),
-    ("pathlib", "PurePosixPath"),
-    ("collections", "OrderedDict"),
+_ALLOWED: Mapping[str, Collection[str]] = {
+    "torch": ("Size",),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo", "_StoragePrefix"),
+    "torch.distributed.checkpoint.metadata": (
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    ),
+    "torch.serialization": ("_get_layout",),
+    "pathlib": ("PosixPath", "PurePosixPath"),
+    "collections": ("OrderedDict",),
 }
