@@ -295,17 +295,22 @@ class Client:
         """Write the weights by which the trial counts to ``target``, for ``torch.load``: its model's state dictionary.
 
         Where the trial averages weights (``ema_decay``, ``swa_start``), these are the averages, as in evaluations; with
-        ``raw`` those that train. Returns their ``step``, ``num_tensors``, ``num_bytes`` and ``has_averages``.
+        ``raw`` those that train. Returns their ``step``, ``num_tensors``, ``num_bytes`` and ``has_averages``. Raises
+        ``InvalidInput`` for a damaged checkpoint.
         """
         from workloads.training.checkpoints.checkpoint import load_weights  # imports torch, which takes seconds
+        from workloads.training.faults import StorageFault
 
         with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
-            archive, folder = Path(directory) / "checkpoint.tar", Path(directory) / "checkpoint"
+            archive, folder = Path(directory) / "checkpoint.tar", Path(directory) / f"study-{study_id}-trial-{number}"
             self.checkpoint(study_id, number, archive)
             with tarfile.open(archive) as packed:
                 packed.extractall(folder, filter="data")
             archive.unlink()
-            weights = load_weights(folder, raw=raw)
+            try:
+                weights = load_weights(folder, raw=raw)
+            except StorageFault as fault:  # the folder is gone when somebody reads this
+                raise InvalidInput(str(fault).replace(f" from {directory}", "").replace(f"{directory}/", "")) from None
         with _staged(target) as staged:
             weights.write(staged)
         return {

@@ -59,6 +59,12 @@ def test_files_and_weights_are_downloaded(
         assert scamp(monkeypatch, "weights", str(study.id), "1", "--raw", "-o", "raw.pt") == 0
         assert capsys.readouterr().out.endswith("at step 10, those that train\n")
         assert scamp(monkeypatch, "weights", str(study.id)) == 2, "the best trial has no checkpoint"
+        (CheckpointName(running.id, 10).folder(settings.checkpoints) / "scalars.json").write_text("{")
+        capsys.readouterr()
+        assert scamp(monkeypatch, "weights", str(study.id), "1") == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"the checkpoint of study {study.id} trial 1 cannot be read: a file in it is damaged" in said
+        assert "/" not in said, "a temporary folder helps nobody"
     averaged, raw = torch.load(tmp_path / "w.pt"), torch.load(tmp_path / "raw.pt")
     nn.Linear(2, 2).load_state_dict(raw)
     assert torch.equal(raw["weight"], model.weight)
