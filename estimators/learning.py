@@ -19,7 +19,7 @@ promise.
 **The evidence** of a run, in bytes beyond the traced peak and the margin:
 
 - If it measured more tensors than were traced, the evidence is the difference. It is exact, however the run ended. Only
-  one early step is measured, so a lower measurement does not prove that less is enough: its difference counts as 0.
+  some steps are measured, so a lower measurement does not prove that less is enough: its difference counts as 0.
 - If it ran out of memory, it needs *more* than its reservation and more than was held when it failed. The evidence is
   this lower bound plus a quarter of the traced peak, which is also what its own next attempt gets.
 - If another attempt of the same trial measured tensors that explain the failure, the measured tensors are the evidence
@@ -89,10 +89,10 @@ class Ending(Enum):
 class PastAttempt:
     """One attempt of an earlier trial, in bytes of one rank. ``layout`` is that of rank 0.
 
-    ``extra_bytes`` were reserved beyond the traced peak and the margin. ``measured_bytes`` is the peak of tensors in
-    one early step, 0 if none was measured. After an out-of-memory it is the bytes that were held plus the request that
-    failed. ``predicted_step_seconds`` are ``step_factor`` times as many as without what was learned about time; None if
-    no time was predicted. ``measured_step_seconds`` are None if no step was timed. ``evaluation_bytes`` is the
+    ``extra_bytes`` were reserved beyond the traced peak and the margin. ``measured_bytes`` is the largest peak of
+    tensors in a measured step, 0 if none was; after an out-of-memory it is the bytes that were held plus the request
+    that failed. ``predicted_step_seconds`` are ``step_factor`` times as many as without what was learned about time;
+    None if no time was predicted. ``measured_step_seconds`` are None if no step was timed. ``evaluation_bytes`` is the
     predicted peak of an evaluation in micro-batches of ``evaluation_batch``.
     """
 

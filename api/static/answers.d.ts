@@ -53,7 +53,7 @@ export interface AttemptView {
   evaluation_bytes: number;
   /** predicted peak of tensors, to compare with measured_bytes */
   expected_bytes: number;
-  /** measured peak; after running out of memory, the bytes that were held and requested */
+  /** largest measured peak; after running out of memory, the bytes that were held and requested */
   measured_bytes: number;
   /** predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null where the speed of its devices is not known */
   predicted_step_seconds: number | null;
@@ -767,7 +767,7 @@ export interface TrialDetail {
   family: string;
   /** MiB reserved on a device for one rank */
   reserved_mib: number;
-  /** measured peak of tensors of one rank, a lower bound if it ran out of memory; 0: none */
+  /** largest measured peak of one rank's tensors, a lower bound if it ran out of memory; 0: none */
   measured_bytes: number;
   /** predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null where the speed of its devices is not known */
   predicted_step_seconds: number | null;
@@ -876,7 +876,7 @@ export interface TrialView {
   family: string;
   /** MiB reserved on a device for one rank */
   reserved_mib: number;
-  /** measured peak of tensors of one rank, a lower bound if it ran out of memory; 0: none */
+  /** largest measured peak of one rank's tensors, a lower bound if it ran out of memory; 0: none */
   measured_bytes: number;
   /** predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null where the speed of its devices is not known */
   predicted_step_seconds: number | null;

@@ -76,7 +76,10 @@ class TrialView(View):
     ]
     reserved_mib: Annotated[int, Field(description="MiB reserved on a device for one rank")]
     measured_bytes: Annotated[
-        int, Field(description="measured peak of tensors of one rank, a lower bound if it ran out of memory; 0: none")
+        int,
+        Field(
+            description="largest measured peak of one rank's tensors, a lower bound if it ran out of memory; 0: none"
+        ),
     ]
     predicted_step_seconds: Annotated[
         float | None,
@@ -173,7 +176,8 @@ class AttemptView(View):
     evaluation_bytes: Annotated[int, Field(description="predicted peak of an evaluation; 0 where it is not known")]
     expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
     measured_bytes: Annotated[
-        int, Field(description="measured peak; after running out of memory, the bytes that were held and requested")
+        int,
+        Field(description="largest measured peak; after running out of memory, the bytes that were held and requested"),
     ]
     predicted_step_seconds: Annotated[
         float | None,

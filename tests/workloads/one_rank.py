@@ -35,7 +35,7 @@ class Collected:
         self.reports.append((step, values))
 
     def measured(self, peak_bytes: int) -> None:
-        self.peak = peak_bytes
+        self.peak = max(self.peak, peak_bytes)
 
     def progressed(self, step: int) -> None:
         pass

@@ -38,7 +38,6 @@ from workloads.refusals import (
     shortened,
 )
 from workloads.sandbox.drawn_samples import has_unknown_sizes
-from workloads.sandbox.unfreezing import reached, texts_in
 from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names, reportable
@@ -49,6 +48,7 @@ from workloads.training.updates.phases import JointOptimizer, PhasedOptimizer, o
 from workloads.training.updates.precision import autocast
 from workloads.training.updates.schedules import expect_resumable, schedulers_of
 from workloads.training.updates.update import expect_parameters_of
+from workloads.unfreezing import reached, texts_in
 
 NUM_SAMPLES = 2
 NUM_SUMMARIZED = 32

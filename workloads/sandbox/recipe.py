@@ -25,13 +25,13 @@ from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Batch, Split, Workload, defines
 from workloads.refusals import expect_counts, expect_no_scaler, is_of_plan
 from workloads.sandbox.drawn_samples import largest_first
-from workloads.sandbox.unfreezing import unfreezes
 from workloads.training.data.outputs import has_summary
 from workloads.training.outline import model_of
 from workloads.training.step import evaluate, illustrate, train_step
 from workloads.training.updates.phases import phases_of
 from workloads.training.updates.precision import mixed_precision_of, options_of
 from workloads.training.updates.update import kept_of, make_optimizer, updates_of
+from workloads.unfreezing import unfreezes
 
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``; the length of a study does not change the structure of a step
 

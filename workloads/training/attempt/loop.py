@@ -15,6 +15,7 @@ from estimators.learning import AttemptPhase
 from workloads.protocol import Batch
 from workloads.refusals import WorkloadError
 from workloads.training.attempt.evaluation import evaluate_held_out
+from workloads.training.attempt.needs import Needs
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.attempt.saving import Saving
 from workloads.training.attempt.timing import Timing
@@ -51,7 +52,7 @@ class Loop:
 
     def __init__(self, rank: TrainingRank, begun: int) -> None:
         self._rank, self._job, self._begun = rank, rank.job, begun
-        self._saving, self._timing = Saving(rank), Timing(rank)
+        self._saving, self._timing, self._needs = Saving(rank), Timing(rank), Needs(rank)
         self._phase_losses: dict[str, list[float]] = {}  # since the last report
         self._mean_loss = math.nan  # of the steps since the last report but one
 
@@ -66,17 +67,21 @@ class Loop:
         if job.last_step == 0:
             self._report(0)
         step, done = self._begun, self._done(start)  # optimizer steps, and as how many they count
+        is_measured = step == measured_step
         self._report_all(start, done)  # where a trial was paused within them
         while done < job.last_step:
             rank.present_step = done
             began = time.perf_counter()
             with rank.budget.during(AttemptPhase.STEP):
                 with self._timing.step(step):
-                    own_loss = self._step(step, done, measured=step == measured_step)
-                loss, stop = self._agree(own_loss)  # waits for all ranks
+                    own_loss = self._step(step, done, measured=is_measured)
+                needs_more = self._needs.more(step, is_measured)
+                loss, stop, needs_more = self._agree(own_loss, needs_more)  # waits for all ranks
             if step == self._begun:
                 expect_agreement(rank.model, rank.mesh, "after their first step")
-            self._timing.end_step(step, began)
+            if not is_measured:
+                self._timing.end_step(step, began)
+            is_measured = step + 1 == measured_step or (step + 1 > measured_step and needs_more)
             if not math.isfinite(loss):
                 raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}{self._advice(step)}")
             losses.append(loss)
@@ -153,8 +158,8 @@ class Loop:
         limit = self._job.budget_bytes
         if limit is not None and own_peak > limit:
             raise self._rank.budget.overrun(0, own_peak)
-        peak = self._rank.highest(own_peak)
-        if self._rank.is_first:
+        peak, is_partial = self._rank.highest(own_peak), self._rank.any(self._needs.is_partial)
+        if self._rank.is_first and not is_partial:
             self._rank.reporter.measured(peak)
         return losses[0]
 
@@ -170,17 +175,19 @@ class Loop:
         read = self._rank.feed.step(step)
         return _Read(list(read), self._rank) if ahead else self._rank.all_on_device(read)
 
-    def _agree(self, loss: Tensor) -> tuple[float, bool]:
-        """The mean loss over the batch, and whether any rank must stop; equal on all ranks, or some would hang."""
+    def _agree(self, loss: Tensor, needs_more: bool) -> tuple[float, bool, bool]:
+        """The mean loss over the batch, whether any rank must stop, and whether any ``needs_more`` memory in the next
+        step than in all that were measured; equal on all ranks, or some would hang."""
         plan, phases = self._job.plan, updates_of(self._rank.model).losses
         weight = plan.weight_of(self._rank.number)
         losses = [weight * float(loss_part) for loss_part in (loss, *phases.values())]
-        mine = torch.tensor([float(self._rank.reporter.should_stop()), *losses], dtype=torch.float64)
-        stops, *totals = self._rank.sum(mine).tolist()
+        flags = float(self._rank.reporter.should_stop()), float(needs_more)
+        mine = torch.tensor([*flags, *losses], dtype=torch.float64)
+        stops, need_more, *totals = self._rank.sum(mine).tolist()
         share = plan.pp / plan.world_size  # in a pipeline only the last stage has a loss
         for name, total in zip(phases, totals[1:], strict=True):
             self._phase_losses.setdefault(name, []).append(total * share)
-        return totals[0] * share, stops > 0
+        return totals[0] * share, stops > 0, need_more > 0
 
     def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""

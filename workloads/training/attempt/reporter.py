@@ -19,7 +19,7 @@ class Reporter(Protocol):
         ...
 
     def measured(self, peak_bytes: int) -> None:
-        """Report the measured peak of one early step: the highest of all ranks."""
+        """Report the peak of an early step, or of a later one that may need more: the highest of all ranks."""
         ...
 
     def timed(self, step_seconds: float, num_steps: int) -> None:

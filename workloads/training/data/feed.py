@@ -53,6 +53,10 @@ class Feed(Protocol):
         """Read a first sample of each set here, so that what that loads is not part of the budget."""
         ...
 
+    def indices(self, step: int) -> Tensor:
+        """Indices of the samples of optimizer step ``step``, over all ranks."""
+        ...
+
     def step(self, step: int) -> Iterator[Batch]:
         """The micro-batches of optimizer step ``step``; afterwards the generators are seeded for its passes."""
         ...
@@ -136,6 +140,9 @@ class IndexFeed:
         for make_batch in (self._workload.train_batch, self._workload.eval_batch):
             make_batch(torch.arange(1))
 
+    def indices(self, step: int) -> Tensor:
+        return self._order.places(step, self._plan.batch)[:, 2]
+
     def step(self, step: int) -> Iterator[Batch]:
         """This rank's micro-batches, and then the generators seeded for its passes.
 
@@ -144,7 +151,7 @@ class IndexFeed:
         the same, because they have the same samples.
         """
         workload, plan, seed = self._workload, self._plan, self._seed
-        indices = self._order.places(step, plan.batch)[:, 2]
+        indices = self.indices(step)
         parts = rank_slices(indices, plan, self._rank)
         seed_everything((seed, step), workload)
         before = drawn_from(workload)
@@ -239,6 +246,9 @@ class DatasetFeed:
         if self._workers is None:
             for split in NAMES:
                 self._reader.read(ReadRequest(split, [SamplePlace(0, 0, 0)], 0))
+
+    def indices(self, step: int) -> Tensor:
+        return self._order.places(step, self._plan.batch)[:, 2]
 
     def step(self, step: int) -> Iterator[Batch]:
         requests, batches = self._of_step(step), list[Batch]()

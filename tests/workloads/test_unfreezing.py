@@ -15,7 +15,7 @@ from estimators.tracing.session.session import GET_GRADIENTS
 from estimators.tracing.tracer import trace
 from workloads.protocol import Batch, Workload
 from workloads.sandbox.recipe import recipe_of
-from workloads.sandbox.unfreezing import unfreezes
+from workloads.unfreezing import unfreezes
 
 WIDTH = 64
 PLAIN, PAIR = Layout(), Layout(dp_shard=2)
