@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from scamp_service.cli.service import Address, StudyId, Token, client_of
-from scamp_service.cli.terminal import Changes, DataDir, out, params_of, settings_of
+from scamp_service.cli.terminal import Changes, DataDir, PlainStream, out, params_of, settings_of
 from scamp_service.errors import InvalidInput
 from scamp_service.study.parse import changed_study, parse_study, read_study
 
@@ -35,7 +35,7 @@ def export(
             raise InvalidInput("Parquet is not text: name a file with --output")
         write_parquet(trials, output)
     elif output is None:
-        write_text(trials, Format(file_format), sys.stdout)
+        write_text(trials, Format(file_format), PlainStream(sys.stdout) if sys.stdout.isatty() else sys.stdout)
     else:
         with output.open("w", encoding="utf-8", newline="") as stream:
             write_text(trials, Format(file_format), stream)

@@ -42,7 +42,6 @@ from scamp_service.cli.terminal import (
     err,
     measure_once,
     out,
-    plain,
     settings_of,
 )
 from scamp_service.cli.trial_files import app as trial_files
@@ -155,7 +154,7 @@ def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service
     with Service(settings, next_port=next_port) as service:
         if service.settings.port != port:
             out.print(f"port {port} is taken; using {service.settings.port}")
-        out.print(f"ScaMP is at [bold]{service.url}[/]  ({time.monotonic() - began:.1f} s)")
+        out.print(f"ScaMP is at [bold]{service.url}[/]  ({time.monotonic() - began:.1f} s)", markup=True)
         try:
             yield service
         except KeyboardInterrupt:
@@ -233,7 +232,7 @@ def _command(settings: Settings) -> str:
 
 def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
-        err.print(f"scamp: warning: {plain(warning)}", markup=False, soft_wrap=True)
+        err.print(f"scamp: warning: {warning}", markup=False, soft_wrap=True)
 
 
 def _word_of(summary: Mapping[str, Any]) -> str:
@@ -258,7 +257,7 @@ def _conclude(
         for line in reasons(rows):
             err.print(line, soft_wrap=True)
     if reason:
-        err.print(f"{_word_of(summary)}: {plain(reason)}", markup=False, soft_wrap=True)
+        err.print(f"{_word_of(summary)}: {reason}", markup=False, soft_wrap=True)
     if as_json:
         print(json.dumps(summary))
     return summary["state"] == "COMPLETED" and not summary["no_success"]
@@ -335,7 +334,7 @@ def status(
         for line in reasons(client.trials(study)):
             out.print(line, soft_wrap=True)
     if view["reason"]:
-        out.print(f"{_word_of(view['summary'])}: {plain(view['reason'])}", markup=False, soft_wrap=True)
+        out.print(f"{_word_of(view['summary'])}: {view['reason']}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -393,7 +392,7 @@ def logs(
     if not after:
         err.print(f"trial {trial} of study {study} has printed nothing")
     if view["reason"] and view["state"] in EXPLAINED:
-        err.print(f"{view['state'].lower()}: {plain(view['reason'])}", markup=False, soft_wrap=True)
+        err.print(f"{view['state'].lower()}: {view['reason']}", markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 import yaml
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
@@ -36,8 +39,21 @@ def plain(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
+class PlainStream(io.StringIO):
+    """Stream that writes ``plain`` text to a terminal."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def write(self, text: str) -> int:
+        """Write text, which the terminal does not obey."""
+        self._terminal.write(plain(text))
+        return len(text)
+
+
 class _PlainConsole(Console):
-    """A console that prints text without obeying it. Cells of tables and ``Text`` must be made ``plain`` themselves.
+    """A console that prints text, also in tables, without obeying it: neither escape codes nor markup.
 
     Lines are wrapped only in a terminal, or at ``COLUMNS``: what is piped is read by programs.
     """
@@ -48,12 +64,18 @@ class _PlainConsole(Console):
             return super().size
         return ConsoleDimensions(ENDLESS, 25)
 
-    def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(plain(part) if isinstance(part, str) else part for part in objects), **options)
+    def render_str(self, text: str, **options: Any) -> Text:
+        """The text with its final width, by which columns of tables are measured."""
+        return super().render_str(plain(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The parts of what is printed; the console's own escape codes are styles and control segments."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=plain(segment.text))
 
 
-out = _PlainConsole(highlight=False)
-err = _PlainConsole(stderr=True, highlight=False)
+out = _PlainConsole(highlight=False, markup=False)
+err = _PlainConsole(stderr=True, highlight=False, markup=False)
 
 What = Annotated[
     str,
@@ -153,7 +175,7 @@ def progress(under_way: object, at_once: str = "") -> Iterator[None]:
                 if not (text := str(under_way)):
                     continue
                 text = f"tracing {text}{at_once if pause == AT_ONCE_SECONDS else ''}"
-                status.update(text)
+                status.update(Text(text))
                 if not err.is_terminal:
                     err.print(text, markup=False, soft_wrap=True)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from scamp_service.cli import terminal
-from scamp_service.cli.terminal import err, out, params_of, plain, progress
+from scamp_service.cli.terminal import PlainStream, _PlainConsole, err, out, params_of, plain, progress
 from scamp_service.errors import InvalidInput
 
 
@@ -30,6 +34,26 @@ def test_whatever_is_printed_as_text_is_plain(capsys: pytest.CaptureFixture[str]
     out.print("\x1b[31m", markup=False)
     err.print("\x1b[31m", markup=False)
     assert capsys.readouterr() == ("\\x1b[31m\n", "\\x1b[31m\n")
+    table = Table("\x1b]0;heading", box=None)
+    table.add_row("[/]\x1b[2J")
+    out.print(Group(table, Text("\x9b31m", "bold")))
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["\\x1b]0;heading", "[/]\\x1b[2J", "\\x9b31m"]
+
+
+def test_a_terminal_shows_the_escape_codes_of_a_table_that_is_written_to_it() -> None:
+    terminal = io.StringIO()
+    PlainStream(terminal).write("number,reason\n0,\x1b[2J\n")
+    assert terminal.getvalue() == "number,reason\n0,\\x1b[2J\n"
+
+
+def test_styles_and_progress_still_reach_a_terminal() -> None:
+    terminal = io.StringIO()
+    console = _PlainConsole(file=terminal, force_terminal=True, color_system="standard", highlight=False, markup=False)
+    console.print(Text("x\x1b", "red"))
+    assert terminal.getvalue() == "\x1b[31mx\\x1b\x1b[0m\n"
+    console.show_cursor(False)
+    assert terminal.getvalue().endswith("\x1b[?25l")
 
 
 def test_whoever_waits_is_told_what_is_traced_at_once(capsys: pytest.CaptureFixture[str]) -> None:
