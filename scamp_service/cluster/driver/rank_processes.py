@@ -78,7 +78,7 @@ def _end_of_logs(logs: Path, pattern: str) -> str:
     below = PurePosixPath(logs.relative_to(root))  # Ray's folder, that of the session, and the logs in it
     try:
         with open_folder(root, below) as folder:
-            for name in fnmatch.filter(names_in(folder), pattern):
+            for name in sorted(fnmatch.filter(names_in(folder), pattern)):  # the stack of a crash is the last
                 with open_in(folder, name, logs / name) as file:
                     file.seek(max(0, file.seek(0, os.SEEK_END) - STDERR_BYTES))
                     ends.append(file.read(STDERR_BYTES).decode(errors="replace"))

@@ -155,6 +155,10 @@ def _nodes(settings: Settings) -> list[dict[str, Any]]:
     return [head] + [{**common, "num_cpus": 1, "num_gpus": 0} for _ in range(1, settings.virtual_nodes)]
 
 
+OUTPUT_BYTES = 2**21
+"""Size of a file with output of a process of Ray, of which two are kept. The temporary folder may be small."""
+
+
 def _environment(token_path: Path, account: UserAccount | None) -> dict[str, str]:
     """Variables of Ray's processes. Ranks, in which users' code runs, inherit them from the raylet."""
     return (
@@ -163,6 +167,9 @@ def _environment(token_path: Path, account: UserAccount | None) -> dict[str, str
         | {
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Ray then takes what a process writes to its file descriptors 1 and 2, and keeps the end of it.
+            "RAY_ROTATION_MAX_BYTES": str(OUTPUT_BYTES),
+            "RAY_ROTATION_BACKUP_COUNT": "1",
             # Workers inherit this, so they import our code as fast as any other, unlike from a working_dir.
             "PYTHONPATH": str(ROOT),
             "PYTHONWARNINGS": "ignore",

@@ -6,9 +6,11 @@ a while. Its outcome is in the database before its status says that it is idle.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -64,6 +66,7 @@ class Rank:
         from workloads.training.runtime import train
         from workloads.training.warm_up import prepare_process
 
+        keep_last_stack()
         self._train = train
         self._output = LineWriter()
         self._code: str | None = None
@@ -219,6 +222,18 @@ class Rank:
         with self._changed:
             if self._current is not None:
                 self._current.excuse()
+
+
+def keep_last_stack() -> None:
+    """Let Python write its stack to a file of its own if this process crashes.
+
+    Its standard error stream may be a pipe to Ray, which is read in this process: what is in it then is lost. The name
+    is one that ``rank_processes.stderr_end`` finds, after those of Ray's files.
+    """
+    node: Any = ray._private.worker._global_node
+    if node is not None:
+        file = open(Path(node.get_logs_dir_path()) / f"worker-stack-{os.getpid()}.err", "wb")  # noqa: SIM115
+        faulthandler.enable(file)
 
 
 def rank_class() -> Any:

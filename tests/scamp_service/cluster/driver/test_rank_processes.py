@@ -32,6 +32,9 @@ def test_the_end_of_stderr_is_read_of_this_process_alone(logs: Path) -> None:
     (logs / "worker-b-8.err").write_text("another")
     assert stderr_end(7).endswith("xthe end") and len(stderr_end(7)) == STDERR_BYTES
     assert stderr_end(9) == ""
+    (logs / "worker-stack-7.err").write_text("its stack")
+    (logs / "worker-ff-7.err").write_text("in a hurry")
+    assert stderr_end(7).endswith("in a hurryits stack")
 
 
 @pytest.mark.parametrize("trap", ["link", "fifo", "logs", "ray"])

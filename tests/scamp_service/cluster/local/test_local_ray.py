@@ -327,4 +327,5 @@ def test_the_environment_of_this_ray_is_an_allow_list(monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, value)
     environment = _environment(Path("/token"), None)
     assert variables.keys() & environment.keys() == {"NCCL_DEBUG"}
+    assert int(environment["RAY_ROTATION_MAX_BYTES"]) <= 2**21 and environment["RAY_ROTATION_BACKUP_COUNT"] == "1"
     assert environment["RAY_AUTH_TOKEN_PATH"] == "/token" and environment["PATH"] == os.environ["PATH"]

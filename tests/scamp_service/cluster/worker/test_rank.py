@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,6 +28,7 @@ from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import Lease
 from tests.ranks import ORDER, FakeSink
+from tests.services.processes import ROOT
 
 OTHER = replace(ORDER, trial_id=2)
 
@@ -219,3 +224,24 @@ def test_an_attempt_that_waits_for_the_database_is_not_stuck_and_one_that_waits_
 def test_calls_that_never_block_have_threads_of_their_own() -> None:
     for name in ("status", "stop", "rendezvous"):
         assert getattr(Rank, name).__ray_concurrency_group__ == module.CONTROL
+
+
+CRASH = """
+import os, sys
+from types import SimpleNamespace
+import ray
+from scamp_service.cluster.worker.rank import keep_last_stack
+ray._private.worker._global_node = SimpleNamespace(get_logs_dir_path=lambda: sys.argv[1])
+keep_last_stack()
+os.abort()
+"""
+
+
+def test_a_rank_that_crashes_leaves_its_stack_in_a_file_of_its_own(tmp_path: Path) -> None:
+    crashed = subprocess.run(
+        [sys.executable, "-c", CRASH, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL, check=False
+    )
+    assert crashed.returncode == -signal.SIGABRT
+    (file,) = tmp_path.iterdir()
+    assert re.fullmatch(r"worker-stack-\d+\.err", file.name)
+    assert "Fatal Python error: Aborted" in file.read_text()
