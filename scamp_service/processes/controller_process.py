@@ -22,7 +22,7 @@ from types import FrameType
 
 from placement.packing.policies import policy_named
 from scamp_service.cluster.driver.ray_executor import RayExecutor, Term
-from scamp_service.cluster.local.local_ray import START_SECONDS, LocalRay, check_account
+from scamp_service.cluster.local.local_ray import LocalRay, check_account
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
 from scamp_service.control.decide.snapshot import Packing
@@ -37,7 +37,7 @@ from scamp_service.processes.cycles import Cycles
 from scamp_service.processes.earlier_studies import earlier_of
 from scamp_service.processes.keeper import Keeper
 from scamp_service.processes.news import News
-from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
+from scamp_service.processes.supervise import end_ray, lock_data_dir, ray_address_file, try_to_start
 from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.settings import Settings
@@ -113,9 +113,9 @@ def run_study(
         store = Store(settings.url)
         sha = store.put_blob(code) if code else None
         study = store.create_study(spec.to_json(), code=sha, warnings=warnings, now=time.time())
-        ray = None if settings.ray_address else _start_ray(settings, stack)
+        ray, starting = (None, None) if settings.ray_address else _start_ray(settings, stack)
         news = News()
-        tick = stack.enter_context(controlling(settings, store, news=news))
+        tick = stack.enter_context(controlling(settings, store, news=news, starting=starting))
         interrupts = _Interrupts(store, study.id)
         redrawn = 0.0
         while store.study(study.id).state in LIVE_STUDIES or store.open_attempts():
@@ -137,13 +137,14 @@ def run_study(
     return store, study.id
 
 
-def _start_ray(settings: Settings, stack: ExitStack) -> LocalRay:
-    """Start a local Ray in a thread; ``stack`` stops it."""
+def _start_ray(settings: Settings, stack: ExitStack) -> tuple[LocalRay, threading.Thread]:
+    """Start a local Ray, in a thread; ``stack`` stops it."""
     ray_address_file(settings.data_dir).unlink(missing_ok=True)
     ray = LocalRay(settings, settings.data_dir)
-    stack.callback(ray.stop)
-    threading.Thread(target=try_to_start, args=(ray, START_TRIES), daemon=True).start()
-    return ray
+    starting = threading.Thread(target=try_to_start, args=(ray, START_TRIES), daemon=True)
+    stack.callback(end_ray, ray, starting)
+    starting.start()
+    return ray, starting
 
 
 class _Interrupts:
@@ -200,12 +201,18 @@ def _leave(stack: ExitStack) -> None:
 
 @contextmanager
 def controlling(
-    settings: Settings, store: Store, *, news: News, outlives: bool = False
+    settings: Settings,
+    store: Store,
+    *,
+    news: News,
+    outlives: bool = False,
+    starting: threading.Thread | None = None,
 ) -> Iterator[Callable[[], None]]:
     """Wait for Ray, and yield the function that runs one tick.
 
     On exit every rank is ended, unless the cluster ``outlives`` this process and another controller is to find them.
-    ``news`` is told whenever the next tick should not wait. Raises ``Unavailable`` when Ray does not start in time.
+    ``news`` is told whenever the next tick should not wait. Raises ``Unavailable`` when the thread that is ``starting``
+    Ray has ended without; the supervisor, which tries for ever, ends a controller that waits too long.
     """
     with ExitStack() as stack:
         # Created first, so that it warms up while Ray starts.
@@ -223,7 +230,7 @@ def controlling(
         if calibrator is not None:
             stack.callback(calibrator.end)
         if not settings.ray_address:
-            settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir)})
+            settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir, starting)})
         remover = Remover()
         leadership = Leadership(store, settings.lease_seconds)
         stack.callback(leadership.resign)
@@ -364,16 +371,16 @@ def _known_errors(store: Store) -> Sequence[ContainedError]:
     return recorded[0].controller.errors if recorded and recorded[0].controller else ()
 
 
-def _wait_for_ray(data_dir: Path, seconds: float = (START_TRIES + 1) * START_SECONDS) -> str:
+def _wait_for_ray(data_dir: Path, starting: threading.Thread | None) -> str:
     """Wait for the local cluster of this data directory to start, and return its address."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
+    is_coming = True
+    while is_coming:
+        is_coming = starting is None or starting.is_alive()
+        with contextlib.suppress(FileNotFoundError):
             if address := ray_address_file(data_dir).read_text().strip():
                 return address
-        except FileNotFoundError:
-            time.sleep(0.1)
-    raise Unavailable(f"the local Ray did not start within {seconds:.0f} s; see {data_dir / 'logs' / 'ray.log'}")
+        time.sleep(0.1)
+    raise Unavailable(f"the local Ray did not start; see {data_dir / 'logs' / 'ray.log'}")
 
 
 def ray_address_of_environment() -> str:

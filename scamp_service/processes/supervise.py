@@ -156,9 +156,7 @@ class Service:
         for name in self._children:
             self._end(name)
         if self._ray is not None:
-            if self._starting.is_alive():
-                self._starting.join()
-            self._ray.stop()
+            end_ray(self._ray, self._starting)
             ray_address_file(self.settings.data_dir).unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.close()
@@ -259,7 +257,9 @@ def spawn(module: Sequence[str], settings: Settings, heartbeat: int, output: IO[
         )
 
 
-def answers(url: str, api: subprocess.Popen[bytes], pulse: Pulse, seconds: float = 60.0) -> bool:
+def answers(
+    url: str, api: subprocess.Popen[bytes], pulse: Pulse, seconds: float = patience.STARTING_LOOP_SECONDS
+) -> bool:
     """Wait until the process ``api`` answers at ``url``; False if it ends, or does not answer in time.
 
     Another service may answer at the same address. It cannot once the loop of ``api`` turns, which then has the port.
@@ -284,6 +284,14 @@ def try_to_start(ray: LocalRay, times: int = 1) -> None:
             log.warning("%s", error)
         except Exception:  # our own bug; the service lives on, and tries again
             log.exception("the local Ray did not start")
+
+
+def end_ray(ray: LocalRay, starting: threading.Thread) -> None:
+    """Stop Ray, also while the thread ``starting`` starts it."""
+    while starting.is_alive():
+        ray.give_up()
+        starting.join(0.1)
+    ray.stop()
 
 
 @contextmanager

@@ -12,8 +12,11 @@ import contextlib
 import ctypes
 import json
 import os
+import random
+import re
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -31,9 +34,16 @@ ANSWER_SECONDS = 2.0
 FAILURES = 4
 """Checks in a row without an answer after which the cluster is given up."""
 START_CHECK_SECONDS = 0.2
+STALLED_START_SECONDS = 60.0
+"""A start in which nothing new appears for so long, neither a process nor a file, is given up. On a busy machine the
+whole start may take longer."""
+LAST_BYTES, LAST_LINES = 100_000, 5  # of a server's log
+_COMPLAINT = re.compile(r"\[[^]]* [WECF] ")  # warnings, errors and fatal errors have their letter behind the time
 ADOPTED_SECONDS = 20.0
 """How long a process may outlive the rank that has started it."""
-NODE_SECONDS = 10.0
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port")
+NOT_EPHEMERAL = range(10_000, 32_768)
+"""Ports that the system gives to no connection by itself."""
 SERVERS = ("gcs_server", "raylet")
 SHORT = Path("/tmp")  # the path of a Unix socket has at most 107 bytes
 
@@ -51,12 +61,13 @@ def guard(nodes: list[dict[str, Any]]) -> None:
 
         _hasten_start()
         with _watched_start(folder):
+            nodes = [node | ports for node, ports in zip(nodes, _ports_of_agents(len(nodes)), strict=True)]
             cluster = Cluster(initialize_head=True, head_node_args=nodes[0])
             for node in nodes[1:]:
                 cluster.add_node(**node)
         sys.stdout.write(f"{cluster.address}\n")
         sys.stdout.flush()
-        _watch(cluster)
+        _watch(cluster, folder)
     except Exception:
         traceback.print_exc()
     finally:
@@ -65,27 +76,54 @@ def guard(nodes: list[dict[str, Any]]) -> None:
 
 
 def _hasten_start() -> None:
-    """Make Ray start in two thirds of the time.
+    """Make Ray start in less than half of the time, and leave it to ``_watched_start`` when a start is given up.
 
     Its head starts a dashboard process even without a dashboard, and asks only once a second whether a node is there.
+    Its raylet waits until its agents have told their ports, and dies after 15 s without: they import for seconds.
     """
-    from ray._private import node, services
+    from ray._private import node as its_node
+    from ray._private import services as its_services
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-    get_node: Any = getattr(services, "get_node", None)
+    node: Any = its_node
+    services: Any = its_services
+    get_node, start_process, port_now = services.get_node, services.start_ray_process, node.wait_for_persisted_port
 
     def get_node_soon(gcs_address: str, node_id: str) -> Any:
-        deadline = time.monotonic() + NODE_SECONDS
         with contextlib.suppress(Exception):  # whatever is wrong, Ray's own question shows it
             client = GcsClient(address=gcs_address)
-            while time.monotonic() < deadline:
-                if any(info.hex() == node_id for info in client.get_all_node_info(timeout=ANSWER_SECONDS)):
-                    break
+            while not any(info.hex() == node_id for info in client.get_all_node_info(timeout=ANSWER_SECONDS)):
                 time.sleep(0.05)
         return get_node(gcs_address, node_id)
 
+    def wait_for_port(session: str, node_id: str, name: str, **_: Any) -> int:
+        while True:  # Ray's own waiting lets no other thread run
+            with contextlib.suppress(RuntimeError):
+                port: int = port_now(session, node_id, name, timeout_ms=0)
+                return port
+            time.sleep(0.02)
+
+    def start_without_waiting(command: list[str], process_type: str, *args: Any, **options: Any) -> Any:
+        known = ["--dashboard_agent_listen_port=1"] if process_type == "raylet" else []  # nobody asks that agent
+        return start_process([*command, *known], process_type, *args, **options)
+
+    node.wait_for_persisted_port = wait_for_port
     services.get_node = get_node_soon
-    node.Node.start_api_server = lambda self, **_: None  # type: ignore[method-assign]
+    services.start_ray_process = start_without_waiting
+    node.Node.start_api_server = lambda self, **_: None
+
+
+def _ports_of_agents(num_nodes: int) -> list[dict[str, int]]:
+    """Free ports for the agents of each node."""
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        for port in random.sample(NOT_EPHEMERAL, len(NOT_EPHEMERAL)):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+            if len(ports) == num_nodes * len(AGENT_PORTS):
+                break
+        return [dict(zip(AGENT_PORTS, ports[number::num_nodes], strict=True)) for number in range(num_nodes)]
 
 
 def _end(folder: Path) -> NoReturn:
@@ -97,20 +135,30 @@ def _end(folder: Path) -> NoReturn:
 
 @contextmanager
 def _watched_start(folder: Path) -> Iterator[None]:
-    """End at once if the GCS or a raylet dies, or standard input closes, while Ray starts.
+    """End at once if the GCS or a raylet dies, standard input closes, or nothing new appears, while Ray starts.
 
     Ray would wait for half a minute, in native code, where no signal reaches this process.
     """
     started = threading.Event()
 
     def watch() -> None:
+        seen, since = 0, time.monotonic()
         while not started.wait(START_CHECK_SECONDS):
-            closed = select.select([sys.stdin], [], [], 0.0)[0]  # nothing is ever written there
-            dead = [name for pid in _descendants(os.getpid()) if (name := _name_of_dead(pid)) in SERVERS]
-            if closed or dead:
-                why = f"{_names(dead)} died" if dead else "its parent has ended"
-                print(f"ending this Ray while it starts, because {why}", file=sys.stderr, flush=True)
-                _end(folder)
+            descendants = _descendants(os.getpid())
+            dead = [name for pid in descendants if (name := _name_of_dead(pid)) in SERVERS]
+            now, there = time.monotonic(), len(descendants) + sum(1 for _ in folder.rglob("*"))
+            if there > seen:
+                seen, since = there, now
+            if select.select([sys.stdin], [], [], 0.0)[0]:  # nothing is ever written there
+                why = "its parent has ended"
+            elif dead:
+                why = f"{_names(dead)} died"
+            elif now - since > STALLED_START_SECONDS:
+                why = f"it has started and written nothing for {STALLED_START_SECONDS:.0f} s"
+            else:
+                continue
+            _say_end(f"ending this Ray while it starts, because {why}", folder)
+            _end(folder)
 
     thread = threading.Thread(target=watch, name="watch-start", daemon=True)
     thread.start()
@@ -119,6 +167,16 @@ def _watched_start(folder: Path) -> Iterator[None]:
     finally:
         started.set()
         thread.join()
+
+
+def _say_end(words: str, folder: Path) -> None:
+    """Write ``words`` into the log, and the last complaints of the servers: their own logs go with the cluster."""
+    complaints: list[str] = []
+    for file in sorted(file for name in SERVERS for file in folder.glob(f"ray/session_2*/logs/{name}*")):
+        with contextlib.suppress(OSError):
+            messages = file.read_bytes()[-LAST_BYTES:].decode(errors="replace").splitlines()
+            complaints += list(filter(_COMPLAINT.match, messages))[-LAST_LINES:]
+    print("\n".join([words, *dict.fromkeys(complaints)]), file=sys.stderr, flush=True)  # they repeat each other
 
 
 def _name_of_dead(pid: int) -> str:
@@ -130,7 +188,7 @@ def _name_of_dead(pid: int) -> str:
     return head.partition("(")[2] if rest.split()[0] == "Z" else ""
 
 
-def _watch(cluster: Any) -> None:
+def _watch(cluster: Any, folder: Path) -> None:
     """Return when standard input closes, or when the head of the cluster does not answer any more."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
@@ -152,7 +210,7 @@ def _watch(cluster: Any) -> None:
         if dead or silent:
             print(f"Ray's head: dead: {dead}, silent: {silent}", file=sys.stderr, flush=True)
     why = f"{_names(dead)} died" if dead else f"{_names(silent)} does not answer any more"
-    print(f"ending this Ray, because {why}", file=sys.stderr, flush=True)
+    _say_end(f"ending this Ray, because {why}", folder)
 
 
 def _names(names: Sequence[str]) -> str:

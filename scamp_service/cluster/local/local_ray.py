@@ -22,7 +22,8 @@ from scamp_service.settings import ROOT, Settings
 from scamp_service.user_account import USER, Lent, UserAccount, account_of, check_folder, started_as
 from scamp_service.user_environment import user_environment
 
-START_SECONDS = 60.0
+START_SECONDS = 600.0
+"""The guardian gives up a start that makes no progress much sooner."""
 STOP_SECONDS = 15.0
 OBJECT_STORE_BYTES = 100 * 10**6  # metrics and orders travel in messages; nothing large is shared
 
@@ -93,6 +94,11 @@ class LocalRay:
         """Whether the guardian runs."""
         return self._guardian is not None and self._guardian.poll() is None
 
+    def give_up(self) -> None:
+        """Let a ``start`` that another thread is in fail soon."""
+        if (guardian := self._guardian) is not None and guardian.stdin is not None:
+            guardian.stdin.close()
+
     def stop(self) -> None:
         """End the processes of this cluster and no others. Does nothing if the cluster is not running."""
         guardian, self._guardian, self._address = self._guardian, None, ""
@@ -149,9 +155,10 @@ def _nodes(settings: Settings) -> list[dict[str, Any]]:
     gpus = len(visible(inventory(), os.environ.get("CUDA_VISIBLE_DEVICES")))  # Ray refuses a larger number
     devices = {} if gpus else {VIRTUAL_DEVICE: settings.virtual_devices}
     common = {"object_store_memory": OBJECT_STORE_BYTES, "include_log_monitor": False, "resources": devices}
+    common |= {"dashboard_agent_listen_port": 0}
     # Ranks request no CPU. Ray keeps one idle process ready per CPU, in which the first ranks start.
     head = {**common, "num_cpus": min(4, len(os.sched_getaffinity(0))), "num_gpus": gpus}
-    head |= {"include_dashboard": False, "no_monitor": True, "dashboard_agent_listen_port": 0}
+    head |= {"include_dashboard": False, "no_monitor": True}
     return [head] + [{**common, "num_cpus": 1, "num_gpus": 0} for _ in range(1, settings.virtual_nodes)]
 
 

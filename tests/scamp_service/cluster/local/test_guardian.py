@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ import pytest
 
 from scamp_service.cluster.local import guardian
 from tests.forks import forked, in_fork
-from tests.services.processes import until
+from tests.services.processes import PATIENCE_SECONDS, until
 
 
 @contextmanager
@@ -147,7 +149,7 @@ class Head:
     def watch(self) -> None:
         head = SimpleNamespace(dead_processes=lambda: [(name, None) for name in self.dead])
         cluster = SimpleNamespace(head_node=head, address="127.0.0.1:6", list_all_nodes=list)
-        guardian._watch(cluster)
+        guardian._watch(cluster, Path("/nowhere"))
 
     def close(self) -> None:
         os.close(self._writing)
@@ -213,3 +215,51 @@ def test_a_guardian_ends_when_its_standard_input_closes_though_all_is_well(
     head.watch()
     assert head.num_checks == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_start_is_given_up_when_nothing_new_appears_and_not_before(
+    head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The clock is played: each look at the processes takes 50 s, and at first Ray makes a file after each."""
+    now, ended = [0.0], threading.Event()
+
+    def look(pid: int) -> list[int]:
+        now[0] += 50.0
+        if now[0] <= 500.0:
+            (tmp_path / f"file {now[0]}").touch()
+        return []
+
+    monkeypatch.setattr(guardian, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(guardian, "START_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(guardian, "_descendants", look)
+
+    def end(folder: Path) -> None:
+        ended.set()
+        sys.exit()
+
+    monkeypatch.setattr(guardian, "_end", end)
+    monkeypatch.setattr(threading, "excepthook", lambda raised: None)  # pytest's does not let a thread leave
+    with guardian._watched_start(tmp_path):
+        assert ended.wait(PATIENCE_SECONDS)
+    assert now[0] == 600.0
+    assert "because it has started and written nothing for 60 s" in capsys.readouterr().err
+
+
+def test_the_end_of_a_ray_is_said_with_what_its_servers_complained_of_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = tmp_path / "ray" / "session_2026-01-01" / "logs"
+    logs.mkdir(parents=True)
+    failed = "[2026-01-01 00:00:01,000 E 7 7] (raylet) agent_manager.cc:87: one Ray agent failed"
+    (logs / "raylet.out").write_text(f"[2026-01-01 00:00:00,000 I 7 7] (raylet) started\n{failed}\nEvent stats:\n")
+    (logs / "raylet.err").write_text(f"{failed}\n")
+    (logs / "agent.out").write_text(failed.replace("raylet", "another"))
+    guardian._say_end("ending this Ray, because raylet died", tmp_path)
+    assert capsys.readouterr().err == f"ending this Ray, because raylet died\n{failed}\n"
+
+
+def test_agents_have_ports_of_their_own_that_are_free() -> None:
+    ports = [port for node in guardian._ports_of_agents(3) for port in node.values()]
+    assert len(set(ports)) == 9 and not set(ports) - set(guardian.NOT_EPHEMERAL)
+    for port in ports:
+        socket.create_server(("127.0.0.1", port)).close()

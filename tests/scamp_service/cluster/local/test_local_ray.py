@@ -9,9 +9,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,12 @@ import pytest
 from scamp_service.cluster.local.connection import connect
 from scamp_service.cluster.local.local_ray import LocalRay, _environment, check_account, write_token
 from scamp_service.errors import Refused, Unavailable
+from scamp_service.processes.supervise import end_ray, try_to_start
 from scamp_service.settings import ROOT, Settings
 from scamp_service.user_account import UserAccount
+from tests.services.processes import PATIENCE_SECONDS, until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 CLIENT = """
 import logging, sys
@@ -46,7 +49,7 @@ def client(ray: LocalRay, code: str = CLIENT, **environment: str) -> subprocess.
     base = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     base |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_gcs_rpc_server_connect_timeout_s": "5"}
     command = [sys.executable, "-c", code, ray.address]
-    return subprocess.run(command, env=base | environment, capture_output=True, text=True, timeout=90)
+    return subprocess.run(command, env=base | environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
 
 def members(ray: LocalRay) -> list[int]:
@@ -76,11 +79,8 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-def wait_gone(pids: list[int], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while alive(pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert alive(pids) == []
+def wait_gone(pids: list[int]) -> None:
+    until(lambda: not alive(pids), "the end of every process")
 
 
 @pytest.mark.ray
@@ -108,10 +108,7 @@ def test_processes_that_users_code_leaves_behind_are_ended_and_no_zombies(local_
         RAY_AUTH_TOKEN_PATH=str(local_ray.token_path),
     )
     pid = int(answer.stdout)
-    deadline = time.monotonic() + 20.0 + seconds // 50
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, f"{pid} is {_state(pid)}"
-        time.sleep(0.1)
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the process that was left behind, also as a zombie")
     assert local_ray.alive()
 
 
@@ -174,10 +171,7 @@ def check_that_it_ends_itself(tmp_path: Path, victim: str, with_signal: signal.S
         before = members(ray)
         (pid,) = [pid for pid in before if victim in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]]
         os.kill(pid, with_signal)
-        deadline = time.monotonic() + 60
-        while ray.alive() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not ray.alive()
+        until(lambda: not ray.alive(), "the end of this Ray")
         wait_gone(before)
         ray.start()
         assert client(ray, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(ray.token_path)).stdout.split() == ["4", "1"]
@@ -195,25 +189,46 @@ def test_it_gives_up_at_once_when_its_gcs_dies_while_it_starts(tmp_path: Path) -
     ray = LocalRay(Settings(data_dir=tmp_path), tmp_path)
     with ThreadPoolExecutor(1) as pool:
         starting = pool.submit(ray.start)
-        deadline = time.monotonic() + 60
-        while not (pids := [pid for pid in members_or_none(ray) if is_gcs(pid)]) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        os.kill(pids[0], signal.SIGKILL)
+        os.kill(until(lambda: find(ray, "gcs_server"), "the GCS"), signal.SIGKILL)
         with pytest.raises(Unavailable, match="did not start"):
             starting.result()
     assert "ending this Ray while it starts, because gcs_server died" in (tmp_path / "logs" / "ray.log").read_text()
     assert not ray.alive()
 
 
-def members_or_none(ray: LocalRay) -> list[int]:
-    return members(ray) if ray._guardian is not None else []
+@pytest.mark.ray
+def test_a_start_does_not_wait_for_agents_that_a_busy_machine_delays(tmp_path: Path) -> None:
+    """A raylet that waits for them dies after 15 seconds."""
+    ray = LocalRay(Settings(data_dir=tmp_path), tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(ray.start)
+        try:
+            for agent in ("dashboard/agent.py", "runtime_env/agent/main.py"):
+                os.kill(until(partial(find, ray, agent), agent), signal.SIGSTOP)
+            starting.result()
+            assert ray.alive()
+        finally:
+            ray.stop()
 
 
-def is_gcs(pid: int) -> bool:
-    try:
-        return "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
-    except OSError:
-        return False
+@pytest.mark.ray
+def test_whoever_stops_a_ray_that_starts_does_not_wait_for_its_start(tmp_path: Path) -> None:
+    ray = LocalRay(Settings(data_dir=tmp_path), tmp_path)
+    starting = threading.Thread(target=try_to_start, args=(ray,))
+    starting.start()
+    os.kill(until(lambda: find(ray, "gcs_server"), "the GCS"), signal.SIGSTOP)  # the start would wait for a minute
+    processes = members(ray)
+    end_ray(ray, starting)
+    assert not ray.alive() and alive(processes) == []
+
+
+def find(ray: LocalRay, words: str) -> int:
+    """A process of a cluster that may be starting, by words in its first arguments; 0 if there is none."""
+    for pid in members(ray) if ray._guardian is not None else []:
+        with contextlib.suppress(OSError):
+            if words in " ".join(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:3]):
+                return pid
+    return 0
 
 
 @pytest.mark.soak
