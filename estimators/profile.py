@@ -19,7 +19,8 @@ class ModelProfile:
     parameters, buffers, gradients and optimizer states. ``units``, ``divisions``, whether the blocks run ``in_order``,
     once each, and whether samples differ in size (``is_uneven``) come from the plain layout. ``evaluations`` are
     the peak curves of evaluations, by their own micro-batch. ``refusals`` say why layouts cannot be traced, so that no
-    plan may use them. ``assumptions`` say in words what the traces take for granted.
+    plan may use them, and ``indivisible`` why none may that divides a batch. ``assumptions`` say in words what the
+    traces take for granted.
     """
 
     structure: str
@@ -34,6 +35,7 @@ class ModelProfile:
     evaluations: Mapping[Layout, PeakCurve] = field(default_factory=dict)
     in_order: bool = True
     is_uneven: bool = False
+    indivisible: str = ""
 
     def with_curve(
         self,
@@ -54,6 +56,10 @@ class ModelProfile:
     def without(self, refusals: Mapping[Layout, str]) -> ModelProfile:
         """A copy that also knows why these layouts cannot be traced."""
         return replace(self, refusals={**self.refusals, **refusals})
+
+    def refusal(self, layout: Layout) -> str:
+        """Why no plan may use ``layout``; empty if nothing is known against it."""
+        return self.refusals.get(layout) or (self.indivisible if layout.divides_batch else "")
 
     @property
     def flops_per_sample(self) -> float | None:

@@ -86,6 +86,7 @@ def profile_of(
                 divisions=trace.divisions,
                 in_order=trace.in_order,
                 is_uneven=trace.is_uneven,
+                indivisible=trace.indivisible,
             )
         curve = trace.gpu_curve(expandable) if on_gpu else trace.host_curve
         profile = profile.with_curve(layout, curve, trace.work, trace.assumptions, trace.evaluation)

@@ -245,7 +245,7 @@ class _Made:
         """Why ranks cannot train these stages; empty if they can."""
         if len({stage.kind for stage in stages}) > 1:
             return "devices"
-        return "trace" if any(layout in self.question.profile.refusals for layout in plan.layouts) else ""
+        return "trace" if any(map(self.question.profile.refusal, plan.layouts)) else ""
 
     def _simulation(self, units: Sequence[StageUnits]) -> Simulation:
         costs = self.ways.stage_costs(self.way, units)

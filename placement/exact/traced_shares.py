@@ -115,7 +115,7 @@ class _Search:
         for samples in divisors(self.question.batch):
             num = self.question.batch // samples
             layout = layouts_of(way)[num > 1]
-            if samples < way.world_size or layout in self.question.profile.refusals:
+            if samples < way.world_size or self.question.profile.refusal(layout):
                 return None
             if layout not in self.question.profile.curves:
                 return Untraced(layout)

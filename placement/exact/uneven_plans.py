@@ -132,7 +132,7 @@ class _Search:
 
     def _untrained(self, plan: Plan) -> str:
         """Why ranks cannot train the plan; empty if they can."""
-        return "trace" if any(layout in self.question.profile.refusals for layout in plan.layouts) else ""
+        return "trace" if any(map(self.question.profile.refusal, plan.layouts)) else ""
 
     def _by_kind(self, shares: Shares) -> dict[str, tuple[int, ...]]:
         samples: dict[str, tuple[int, ...]] = {}

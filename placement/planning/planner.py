@@ -92,7 +92,7 @@ class PlanChoice:
         answer = pick(chain([first], examined), self._question)
         hints = f"; {words}" if (words := self._question.constraints.words) else ""
         if isinstance(answer, NoPlan):
-            return NoPlan(answer.reason + hints + causes(self._profile.refusals))
+            return NoPlan(answer.reason + hints + causes(self._profile))
         if isinstance(answer, Untraced):
             return answer
         return replace(answer, reason=answer.reason + hints)
@@ -108,8 +108,8 @@ class PlanChoice:
         if len(capacities) < plan.world_size:
             return NoPlan(f"{words} needs {plan.world_size} devices, and there are {len(capacities)}")
         for layout in plan.layouts:
-            if layout in self._profile.refusals:
-                return NoPlan(f"{words} cannot be traced: {self._profile.refusals[layout]}")
+            if why := self._profile.refusal(layout):
+                return NoPlan(f"{words} cannot be traced: {why}")
             if layout not in self._profile.curves:
                 return Untraced(layout)
         answer = pick([self._traced.option_of(plan, capacities)], self._question)
@@ -313,7 +313,7 @@ def _too_large(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:
     """The cheapest option that was left out for each number of ranks: by its units it is far too large."""
     device_seconds = chosen.options[-1].device_seconds or 0.0
     seen: set[int] = set()
-    for row in sorted(rows, key=lambda row: row.order):
+    for row in sorted((row for row in rows if not row.is_refused), key=lambda row: row.order):
         num_ranks = row.num_ranks
         is_cheaper = row.seconds * num_ranks < device_seconds
         if row.need > TOLERANCE and is_cheaper and num_ranks > 1 and num_ranks not in seen:
@@ -325,7 +325,8 @@ def _faster(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:
     """Options that by their units fit on more ranks and take less time, each less than the one before it."""
     seconds = chosen.options[-1].seconds
     least = math.inf if seconds is None else seconds
-    wider = (row for row in rows if row.num_ranks > chosen.plan.world_size and row.need <= 1)
+    more_ranks = (row for row in rows if row.num_ranks > chosen.plan.world_size and not row.is_refused)
+    wider = (row for row in more_ranks if row.need <= 1)
     for row in sorted(wider, key=lambda row: (row.num_ranks, row.seconds)):
         if row.seconds < least:
             least = row.seconds

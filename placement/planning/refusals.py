@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from estimators.model import Layout
+from estimators.profile import ModelProfile
 from placement.option import Evidence, NoPlan, Option
 from placement.planning.question import Question
 from placement.planning.rows import Row
@@ -20,8 +21,8 @@ def nothing_allowed(question: Question, rows: Sequence[Row]) -> str:
     assert constraints.limits
     if (least := constraints.least_ranks) > num_devices:
         return f"{constraints.words}: this takes {least} devices, and there are {num_devices}"
-    refused = (why for row in rows for layout, why in question.profile.refusals.items() if layout in row.layouts)
-    if (why := next(refused, None)) is not None:
+    refused = (question.profile.refusal(layout) for row in rows for layout in row.layouts)
+    if why := next(filter(None, refused), ""):
         return f"{constraints.words}: this cannot be traced: {why}"
     multiple = constraints.least("shares") * constraints.least("micro_batches")
     batch_words = f"a multiple of {multiple}" if question.batch % multiple else "larger"
@@ -56,11 +57,12 @@ def _categories(option: Option, question: Question) -> dict[str, int]:
     return {**categories, **learned, "margin": prediction.margin_bytes}
 
 
-def causes(refusals: Mapping[Layout, str]) -> str:
+def causes(profile: ModelProfile) -> str:
     """The end of a reason: kinds of plans that could not be traced, with the first cause; empty if there are none."""
-    first: dict[str, str] = {}
-    for layout, why in refusals.items():
-        first.setdefault(_kind(layout), _cause(why))
+    first: dict[str, str] = {"division of the batch": _cause(profile.indivisible)} if profile.indivisible else {}
+    for layout, why in profile.refusals.items():
+        if why != profile.indivisible:
+            first.setdefault(_kind(layout), _cause(why))
     kinds: dict[str, list[str]] = {}
     for kind, cause in first.items():
         kinds.setdefault(cause, []).append(kind)

@@ -173,7 +173,7 @@ class Row:
     def is_refused(self) -> bool:
         """Whether a layout that it needs cannot be traced. Without a pipeline this is the first one alone."""
         needed = self.layouts if self.way.pp > 1 else self.layouts[:1]
-        return any(layout in self._question.profile.refusals for layout in needed)
+        return any(map(self._question.profile.refusal, needed))
 
     def is_among(self, *layouts: Container[Layout]) -> bool:
         """Whether one of the containers has one of its layouts."""

@@ -56,7 +56,7 @@ class TracedOptions:
         # where less was learned for it.
         if largest == 0 and (share == 1 or self._extra.bytes_for(parts) >= self._extra.bytes_for(first_layout)):
             return self.option(way, 1, 1, offered_mib, evidence=Evidence.AT_LEAST if share > 1 else Evidence.TRACED)
-        if parts in self._profile.refusals:
+        if self._profile.refusal(parts):
             return self.option(way, share, 1, offered_mib)
         if parts not in self._profile.curves:
             return Untraced(parts)

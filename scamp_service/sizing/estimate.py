@@ -36,6 +36,7 @@ from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_se
 from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
+from scamp_service.sizing.tracing.under_way import UnderWay
 from scamp_service.study.budget import TRACE_SECONDS
 from scamp_service.study.user_code.checking import check_code
 
@@ -111,6 +112,7 @@ class Estimator:
         self._on_gpu = kind is not None and kind.memory is not None
         self._planner = StudyPlanner()
         self._tracer = tracing.tracer(code, on_cuda=self._on_gpu)
+        self._under_way = tracing.under_way or UnderWay()
 
     def __enter__(self) -> Self:
         return self
@@ -145,13 +147,13 @@ class Estimator:
             question = Question(profile, batch, cluster, self._kind)
             examined = list_options(question)
             untraced = [option.layout for option in examined if isinstance(option, Untraced)]
-            if missing := [layout for layout in untraced if layout not in profile.refusals]:
+            if missing := [layout for layout in untraced if not profile.refusal(layout)]:
                 return Missing(missing)
             choice = self._planner(question)
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
             options = _with_choice([option for option in examined if isinstance(option, Option)], choice)
-            refused = next((_refusal(candidate, profile.refusals[layout]) for layout in untraced), "")
+            refused = next((_refusal(candidate, profile.refusal(layout)) for layout in untraced), "")
             return Estimate(
                 params=dict(params),
                 batch=batch,
@@ -211,8 +213,10 @@ class Estimator:
             layout: self._tracer.cached(candidate, layout) for layout in layouts
         }
         answers = {self._submit(candidate, layout): layout for layout, trace in traces.items() if trace is None}
+        self._under_way.expect(len(answers))
         try:
             for answer in as_completed(answers):
+                self._under_way.end()
                 layout = answers[answer]
                 try:
                     traces[layout] = trace = answer.result()

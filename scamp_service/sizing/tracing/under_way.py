@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 
 class UnderWay:
-    """The requests that trace processes are answering, for someone who waits for them."""
+    """The requests that trace processes are answering, for someone who waits for them, and how many wait."""
 
     def __init__(self) -> None:
         self._began: dict[object, tuple[str, float]] = {}
+        self._num = self._num_done = 0
 
     @contextmanager
     def doing(self, task: str) -> Iterator[None]:
@@ -23,7 +24,16 @@ class UnderWay:
         finally:
             del self._began[key]
 
+    def expect(self, num: int) -> None:
+        """Count ``num`` tasks that somebody has asked for; each is counted by ``end`` when it is done."""
+        self._num += num
+
+    def end(self) -> None:
+        """Count one of the tasks that were expected as done."""
+        self._num_done += 1
+
     def __str__(self) -> str:
-        """Each with its seconds so far, such as ``single 12 s, fsdp2 3 s``."""
+        """Each with its seconds so far, such as ``single 12 s, fsdp2 3 s (1 of 6 done)``."""
         now = time.monotonic()
-        return ", ".join(f"{task} {now - began:.0f} s" for task, began in list(self._began.values()))
+        tasks = ", ".join(f"{task} {now - began:.0f} s" for task, began in list(self._began.values()))
+        return f"{tasks} ({self._num_done} of {self._num} done)" if tasks and self._num > 1 else tasks

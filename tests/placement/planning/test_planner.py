@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -76,6 +75,7 @@ class Model:
     sample: float
     divisions: Divisions = INDIVISIBLE
     refused: Mapping[Layout, str] = field(default_factory=dict)
+    indivisible: str = ""
     traced: list[Layout] = field(default_factory=list)
     slow_downs: Mapping[str, SlowDown] = field(default_factory=dict)
     evaluated: float = 0.0  # MiB of activations of a sample that is evaluated; 0: nothing is known of evaluations
@@ -93,7 +93,7 @@ class Model:
 
     @property
     def profile(self) -> ModelProfile:
-        return profile(self.state, self.sample, self.divisions)
+        return replace(profile(self.state, self.sample, self.divisions), indivisible=self.indivisible)
 
     def choose(
         self,
@@ -298,27 +298,30 @@ def test_a_layout_that_is_left_out_is_never_asked_for_and_the_answer_names_it() 
     assert passed_over.evidence is Evidence.UNITS and passed_over.plan.values == best.plan.values
 
 
-class Dividing(dict[Layout, str]):
-    """The refusal of every layout that divides a batch."""
-
-    def __contains__(self, layout: object) -> bool:
-        return isinstance(layout, Layout) and layout.divides_batch
-
-    def __getitem__(self, layout: Layout) -> str:
-        return "it compares samples"
+WHOLE = "it compares samples"
 
 
 def test_a_batch_that_cannot_be_divided_gets_one_rank_and_one_micro_batch() -> None:
-    assert Model(state=30, sample=1, refused=Dividing()).chosen(batch=32).plan == Plan(32)
-    assert Model(state=30, sample=4, refused=Dividing()).chosen(batch=32).plan == Plan(32, recompute=True)
+    assert Model(state=30, sample=1, indivisible=WHOLE).chosen(batch=32).plan == Plan(32)
+    recomputing = Model(state=30, sample=4, indivisible=WHOLE)
+    assert recomputing.chosen(batch=32).plan == Plan(32, recompute=True)
+    assert not any(layout.divides_batch for layout in recomputing.traced), "nothing is traced that nobody may use"
+
+
+def test_plans_that_cannot_be_used_are_not_compared() -> None:
+    divided = Model(state=30, sample=1).chosen(batch=32)
+    assert any(option.plan.layout.divides_batch for option in divided.options), "they would be faster"
+    whole = Model(state=30, sample=1, indivisible=WHOLE, divisions=Divisions(most_parts=4)).chosen(batch=32)
+    assert {option.plan.tp for option in whole.options} > {1}, "ranks may divide the model"
+    assert not any(option.plan.layout.divides_batch for option in whole.options)
 
 
 @pytest.mark.parametrize("devices", [cluster(100), FOUR], ids=["one device", "four devices"])
 def test_a_batch_that_fits_no_device_and_cannot_be_divided_has_no_plan(devices: Cluster) -> None:
-    refusal = Model(state=30, sample=20, refused=Dividing()).choose(batch=32, devices=devices)
+    refusal = Model(state=30, sample=20, indivisible=WHOLE).choose(batch=32, devices=devices)
     assert isinstance(refusal, NoPlan)
     assert "micro-batch 32, recompute), 116 more than the 100 offered" in refusal.reason
-    assert re.search(r"; no [\w, -]*micro-batches[\w, -]*: it compares samples$", refusal.reason)
+    assert refusal.reason.endswith("; no division of the batch: it compares samples")
 
 
 def test_nothing_is_passed_over_if_one_rank_fits() -> None:
@@ -665,12 +668,12 @@ def test_the_least_that_is_needed_is_that_of_plans_which_the_model_allows() -> N
 
 
 def test_one_cause_of_several_kinds_of_plans_is_told_once() -> None:
-    assert causes({}) == ""
+    assert causes(profile(1)) == ""
     kinds = {Layout(dp_shard=2): SHARED, Layout(dp_shard=4, recompute=True): "in other words", Layout(tp=2): SHARED}
-    assert causes({**kinds, Layout(zero1=True, dp_replicate=2): "sparse"}) == (
+    assert causes(profile(1).without({**kinds, Layout(zero1=True, dp_replicate=2): "sparse"})) == (
         "; no FSDP, tensor parallelism: ValueError: a parameter is shared with another FSDP group; no ZeRO-1: sparse"
     )
-    assert len(causes({Layout(tp=2): "x" * 999})) < 250
+    assert len(causes(profile(1).without({Layout(tp=2): "x" * 999}))) < 250
 
 
 def test_a_listed_way_that_fits_by_its_trace_is_a_plan_whatever_its_units_say() -> None:

@@ -23,3 +23,13 @@ def test_what_is_under_way_is_named_with_its_seconds_until_it_ends(monkeypatch: 
             raise KeyError
         assert str(seen) == "single 10 s"
     assert str(seen) == ""
+
+
+def test_it_says_how_many_of_several_expected_tasks_are_done() -> None:
+    seen = UnderWay()
+    with seen.doing("single"):
+        seen.expect(1)
+        assert str(seen) == "single 0 s"
+        seen.end()
+        seen.expect(5)
+        assert str(seen) == "single 0 s (1 of 6 done)"
