@@ -144,7 +144,14 @@ def _computing(model: Chain, precision: Context) -> Iterator[None]:
     def call(*inputs: Tensor) -> Tensor:
         with precision():
             output: Tensor = forward(*inputs)
-        return output if model.is_last else output.float()
+        if model.is_last:
+            return output
+        if output.is_complex():
+            raise WorkloadError(
+                "stages of a pipeline send real numbers, and a block returns complex ones: return them as pairs of "
+                "real ones (torch.view_as_real), or use plans with pp=1"
+            )
+        return output.float()
 
     model.forward = call  # type: ignore[method-assign,assignment]
     try:

@@ -64,3 +64,21 @@ def test_a_loss_that_does_not_call_the_model_is_refused() -> None:
         apply_plan(model, workload.blocks(model), layout, mesh)
         with pytest.raises(ValueError, match=r"Forgetful\.loss does not call the model, so a pipeline cannot run it"):
             run_passes(workload, model, [torch.zeros(2, 17, dtype=torch.long)] * 2, 2, StepLosses(min).add)
+
+
+class Waves(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.fft(x)
+
+
+class Complex(StdlibGpt):
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        assert isinstance(model, Chain)
+        model.blocks = nn.ModuleList(Waves() for _ in model.blocks)
+        return model
+
+
+def test_complex_numbers_between_stages_are_refused_as_their_imaginary_parts_would_be_lost() -> None:
+    with pytest.raises(WorkloadError, match="stages of a pipeline send real numbers, and a block returns complex"):
+        trace_peak(recipe_of(Complex(SMALL)), Plan(8, 2, pp=2).layout, 8)
