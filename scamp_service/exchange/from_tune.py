@@ -41,8 +41,8 @@ def read_tune(folder: Path, metric: str, mode: Literal["min", "max"]) -> Importe
     read = [_Result(path, trial_rows, metric) for path in folders]
     read.sort(key=lambda result: result.place)
     if not any(result.reports for result in read):
-        names = sorted({name for result in read for name in result.names})
-        raise InvalidInput(f"no result has a number called {metric!r}; there are {', '.join(names) or 'none'}")
+        metric_names = sorted({name for result in read for name in result.names})
+        raise InvalidInput(f"no result has a number called {metric!r}; there are {', '.join(metric_names) or 'none'}")
     flat = [_flat_params(result.params) for result in read]
     names = dict.fromkeys(name for config in flat for name in config)
     columns = {name: [config[name] for config in flat if name in config] for name in names}

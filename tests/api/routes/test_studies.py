@@ -225,7 +225,7 @@ def test_a_study_is_paused_and_resumed_and_a_clone_of_it_runs(api: InProcess) ->
     assert refused.status_code == 409 and "is PAUSED: stop it" in refused.json()["detail"]
     clone = api.post(f"{address}:clone", json={}).json()
     resumed = api.post(f"{address}:resume").json()
-    assert [(one["state"], one["spec"]["paused"]) for one in (clone, resumed)] == [("RUNNING", False)] * 2
+    assert [(answer["state"], answer["spec"]["paused"]) for answer in (clone, resumed)] == [("RUNNING", False)] * 2
     api.post(f"{address}:stop")
     refused = api.post(f"{address}:pause")
     assert refused.status_code == 409
