@@ -245,6 +245,17 @@ class Client:
         """The trials of a study by number, fetched page by page; ``states`` keeps only trials in these states."""
         return self._pages(f"/v1/studies/{study_id}/trials", {"state": list(states)})
 
+    def trials_csv(self, study_id: int) -> Iterator[str]:
+        """Parts of a CSV of the trials of a study, which may also have values that are not finite."""
+        try:
+            with self._http.stream("GET", f"/v1/studies/{study_id}/trials.csv") as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise _error_of(answer)
+                yield from answer.iter_text()
+        except httpx.TransportError as error:
+            raise self._unavailable(error) from error
+
     def trials_frame(self, study_id: int) -> pandas.DataFrame:
         """The trials of a study as a data frame by number: a column for each field, each parameter (``params.lr``)
         and each metric (``metrics.accuracy``).

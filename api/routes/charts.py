@@ -18,6 +18,7 @@ from api.routes.parameters import (
     TheImportances,
     TheStore,
     Where,
+    Whole,
 )
 from api.views.candidates import CandidatesView, ImportancesView, ImportanceView, candidates_view
 from api.views.charts import CurveView, FrontView, HistoryView, OrderView, curve_views, front_view, history_view
@@ -65,7 +66,7 @@ def list_curves(
     number: Numbers = None,
     metric: Annotated[str, Query(max_length=200, description="only this metric; default: all")] = "",
     points: NumPoints = 200,
-    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="`next` of the previous page; -1: the first")] = -1,
+    after: Annotated[Whole, Query(ge=-1, le=LARGEST_ID, description="`next` of the previous page; -1: the first")] = -1,
 ) -> Page[CurveView]:
     """List learning curves of the trials with these numbers, thinned, by number. If a resumed attempt repeats a step,
     the newest attempt counts. A page ends before a trial with which more than 200,000 evaluations would be read."""
@@ -135,7 +136,7 @@ def get_importances(study_id: StudyId, store: TheStore, cache: TheImportances) -
 def get_lineage(
     study_id: StudyId,
     store: TheStore,
-    trials: Annotated[int, Query(ge=1, le=1000, description="about how many trials; the best ones stay")] = 200,
+    trials: Annotated[Whole, Query(ge=1, le=1000, description="about how many trials; the best ones stay")] = 200,
 ) -> LineageView:
     """Get which trials began as copies of others, or with their weights, and what was changed in each."""
     objective = Objective.of_spec(store.study(study_id).spec)

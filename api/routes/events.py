@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.sse import EventSourceResponse
 
 from api.routes.answers import problems
-from api.routes.parameters import LARGEST_ID, TheHub
+from api.routes.parameters import LARGEST_ID, TheHub, Whole
 from api.sse import EventStream
 from scamp_service.errors import InvalidInput
 
@@ -30,8 +30,8 @@ router = APIRouter(prefix="/v1", tags=["events"])
 )
 def follow_events(
     hub: TheHub,
-    after: Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="replay the events after this id")] = None,
-    study_id: Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="only events of this study")] = None,
+    after: Annotated[Whole | None, Query(ge=0, le=LARGEST_ID, description="replay the events after this id")] = None,
+    study_id: Annotated[Whole | None, Query(ge=1, le=LARGEST_ID, description="only events of this study")] = None,
     last_event_id: Annotated[
         str | None, Header(description="overrides `after`; set by browsers on a reconnect")
     ] = None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Path, Query, Request
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from api.admission import Admission
 from api.forecasts import Forecasts
@@ -21,14 +22,22 @@ LARGEST_ID = 2**63 - 1
 LARGEST_NUMBER = 2**31 - 1
 
 
-StudyId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="the study's id")]
-Number = Annotated[int, Path(ge=0, le=LARGEST_NUMBER, description="the trial's number in its study, from 0")]
-After = Annotated[int, Query(ge=0, le=LARGEST_ID, description="`next` of the previous page; 0: the first page")]
+def _whole(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"-?[0-9]+", value):
+        raise ValueError("must be a whole number, in digits")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A number in an address. Pydantic alone also reads ``1_0``, ``+1`` and ``1.0``."""
+StudyId = Annotated[Whole, Path(ge=1, le=LARGEST_ID, description="the study's id")]
+Number = Annotated[Whole, Path(ge=0, le=LARGEST_NUMBER, description="the trial's number in its study, from 0")]
+After = Annotated[Whole, Query(ge=0, le=LARGEST_ID, description="`next` of the previous page; 0: the first page")]
 Numbers = Annotated[
-    list[Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]] | None,
+    list[Annotated[Whole, Field(ge=0, le=LARGEST_NUMBER)]] | None,
     Query(description="only trials with this number; repeatable, at most 100 times", max_length=100),
 ]
-NumPoints = Annotated[int, Query(ge=10, le=10_000, description="most points that are sent; more are thinned")]
+NumPoints = Annotated[Whole, Query(ge=10, le=10_000, description="most points that are sent; more are thinned")]
 SortColumn = Annotated[
     str,
     Query(

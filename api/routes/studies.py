@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from api.problems import read_body
 from api.routes.answers import page_of, problems
-from api.routes.parameters import After, StudyId, TheAdmission, TheSettings, TheStore
+from api.routes.parameters import After, StudyId, TheAdmission, TheSettings, TheStore, Whole
 from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key
 from api.views.studies import (
     Clone,
@@ -82,7 +82,7 @@ def list_studies(
     response: Response,
     store: TheStore,
     after: After = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
     live: Annotated[bool, Query(description="only studies that are RUNNING, PAUSED or STOPPING")] = False,
     newest_first: Annotated[bool, Query(description="order by descending id")] = False,
 ) -> Page[StudyView]:

@@ -21,6 +21,7 @@ from api.routes.parameters import (
     StudyId,
     TheStore,
     Where,
+    Whole,
 )
 from api.views.charts import outline
 from api.views.timeline import TimelineView, timeline_view
@@ -39,8 +40,9 @@ from api.views.trials import (
 )
 from api.views.view import Page
 from scamp_service.client import trial_row
-from scamp_service.exchange.export import csv_lines
+from scamp_service.exchange.export import csv_parts
 from scamp_service.model import Attempt, Trial
+from scamp_service.store.fields import trial_fields
 from scamp_service.store.store import Store
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.spaces.parameter_axes import axes_of, leaves_in
@@ -58,7 +60,7 @@ def list_trials(
     response: Response,
     store: TheStore,
     after: After = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
     state: States = None,
     number: Numbers = None,
 ) -> Page[TrialView]:
@@ -105,20 +107,18 @@ def download_trials(
     axes = axes_of(spec.get("space", {}))
     params = [f"params.{name}" for name in dict.fromkeys((*axes, *present)) if name in present]
 
-    def rows() -> Iterator[Mapping[str, Any]]:
+    def parts() -> Iterator[list[Mapping[str, Any]]]:
         for start in range(0, len(numbers), AT_ONCE):
             part = numbers[start : start + AT_ONCE]
             by_number = {trial.number: trial for trial in store.trials_numbered(study_id, part)}
-            for number in part:
-                if number in by_number:  # the study may be deleted meanwhile
-                    trial = by_number[number]
-                    view = trial_view(trial, objectives, metrics.get(trial.id, {}))
-                    yield trial_row(view.model_dump(mode="json"))
+            trials = [by_number[number] for number in part if number in by_number]  # it may be deleted meanwhile
+            yield [
+                trial_row({**trial_fields(trial, objectives), "metrics": metrics.get(trial.id, {})}) for trial in trials
+            ]
 
     headers = {"Content-Disposition": f'attachment; filename="study-{study_id}.csv"'}
-    return StreamingResponse(
-        csv_lines(table_columns(params, metric_columns, objectives), rows()), media_type="text/csv", headers=headers
-    )
+    columns = table_columns(params, metric_columns, objectives)
+    return StreamingResponse(csv_parts(columns, parts()), media_type="text/csv", headers=headers)
 
 
 @router.get("/studies/{study_id}/peaks", responses=problems(404, 422))
@@ -128,10 +128,10 @@ def list_peaks(
     response: Response,
     store: TheStore,
     after: After = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
     number: Numbers = None,
     points: Annotated[
-        int | None, Query(ge=10, le=10_000, description="thin to this number of trials, as one page")
+        Whole | None, Query(ge=10, le=10_000, description="thin to this number of trials, as one page")
     ] = None,
 ) -> Page[PeaksView]:
     """List predicted and measured peak memory and step seconds of every attempt, by trial; only measured trials.
@@ -198,8 +198,8 @@ def list_metrics(
     request: Request,
     response: Response,
     store: TheStore,
-    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="only later steps; -1: all")] = -1,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    after: Annotated[Whole, Query(ge=-1, le=LARGEST_ID, description="only later steps; -1: all")] = -1,
+    limit: Annotated[Whole, Query(ge=1, le=10_000)] = 1000,
 ) -> Page[MetricView]:
     """List the metrics of a trial, by step. If a resumed attempt repeats a step, the newest attempt counts."""
     trial = store.trial_by_number(study_id, number)
@@ -214,8 +214,10 @@ def list_logs(
     request: Request,
     response: Response,
     store: TheStore,
-    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="only later lines; -1: the last `limit` lines")] = 0,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    after: Annotated[
+        Whole, Query(ge=-1, le=LARGEST_ID, description="only later lines; -1: the last `limit` lines")
+    ] = 0,
+    limit: Annotated[Whole, Query(ge=1, le=10_000)] = 1000,
 ) -> Page[LogLineView]:
     """List the lines that the ranks of a trial printed, in the order of their arrival."""
     trial = store.trial_by_number(study_id, number)

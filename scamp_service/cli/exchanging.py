@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from scamp_service.cli.service import Address, StudyId, Token, client_of
-from scamp_service.cli.terminal import Changes, DataDir, PlainStream, out, params_of, settings_of
+from scamp_service.cli.terminal import Changes, DataDir, out, params_of, settings_of, utf8_file, whole_number
 from scamp_service.errors import InvalidInput
 from scamp_service.study.parse import changed_study, parse_study, read_study
 
@@ -25,20 +24,20 @@ def export(
     token: Token = "",
 ) -> None:
     """Write the trials of a study as CSV, JSON lines or Parquet: a row for each, a column for each parameter."""
-    from scamp_service.exchange.export import Format, write_parquet, write_text
+    from scamp_service.exchange.export import write_json_lines, write_parquet
 
     client = client_of(address, token)
     client.study(study)  # an unknown study has no trials either
-    trials = client.trials(study)
     if file_format == "parquet":
         if output is None:
             raise InvalidInput("Parquet is not text: name a file with --output")
-        write_parquet(trials, output)
-    elif output is None:
-        write_text(trials, Format(file_format), PlainStream(sys.stdout) if sys.stdout.isatty() else sys.stdout)
-    else:
-        with output.open("w", encoding="utf-8", newline="") as stream:
-            write_text(trials, Format(file_format), stream)
+        write_parquet(client.trials(study), output)
+        return
+    with utf8_file(output) as stream:
+        if file_format == "csv":
+            stream.writelines(client.trials_csv(study))
+        else:
+            write_json_lines(client.trials(study), stream)
 
 
 @app.command(name="import")
@@ -171,7 +170,8 @@ def resume(study: StudyId, address: Address = "", token: Token = "") -> None:
 def retry(
     study: StudyId,
     trials: Annotated[
-        list[int] | None, typer.Argument(help="numbers of failed trials; default: all of them", metavar="[TRIAL]…")
+        list[int] | None,
+        typer.Argument(help="numbers of failed trials; default: all", metavar="[TRIAL]…", parser=whole_number),
     ] = None,
     address: Address = "",
     token: Token = "",

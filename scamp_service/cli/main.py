@@ -40,9 +40,12 @@ from scamp_service.cli.terminal import (
     StudyFile,
     WorkingDir,
     err,
+    escape_what_cannot_be_shown,
     measure_once,
     out,
     settings_of,
+    utf8_file,
+    whole_number,
 )
 from scamp_service.cli.trial_files import app as trial_files
 from scamp_service.client import Client
@@ -71,6 +74,7 @@ app.add_typer(trial_files)
 
 def main() -> None:
     """Run the command line and exit: 0 success, 1 a failed study, 2 a user's mistake, 130 interrupted."""
+    escape_what_cannot_be_shown()
     try:
         interrupts.raise_on_interrupt()
         # It returns the code of a command's typer.Exit, also of an interrupt; None means success.
@@ -321,7 +325,8 @@ def status(
     """Show the progress of one study in a few lines."""
     client = client_of(address, token)
     if as_yaml:
-        print(client.study_file(study), end="")
+        with utf8_file(None) as stream:
+            stream.write(client.study_file(study))
         return
     view = client.study(study)
     if as_json:
@@ -368,7 +373,7 @@ def importances(study: StudyId, address: Address = "", token: Token = "", as_jso
 @app.command()
 def logs(
     study: StudyId,
-    trial: Annotated[int, typer.Argument(help="the trial's number")],
+    trial: Annotated[int, typer.Argument(help="the trial's number", parser=whole_number, metavar="TRIAL")],
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="keep printing new lines until the trial ends")
     ] = False,

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from scamp_service.cli.terminal import err, settings_of
+from scamp_service.cli.terminal import err, settings_of, whole_number
 from scamp_service.client import Client
 from scamp_service.errors import Unavailable
 from scamp_service.processes.addresses import is_own, own_url, remembered_port, running_server
 from scamp_service.settings import Settings
 
-StudyId = Annotated[int, typer.Argument(help="the study's number")]
+StudyId = Annotated[int, typer.Argument(help="the study's number", parser=whole_number, metavar="STUDY")]
 Address = Annotated[
     str, typer.Option(help="URL of the service; default: the one on this machine", envvar="SCAMP_ADDRESS")
 ]

@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -50,6 +51,41 @@ class PlainStream(io.StringIO):
         """Write text, which the terminal does not obey."""
         self._terminal.write(plain(text))
         return len(text)
+
+
+def escape_what_cannot_be_shown() -> None:
+    """Let characters that the terminal's encoding lacks be printed as escapes; otherwise they end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def utf8_file(path: Path | None) -> Iterator[TextIO]:
+    """A file to write, or standard output without one, in UTF-8 in every locale: programs read it.
+
+    A terminal gets ``plain`` text.
+    """
+    if path is not None:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        return
+    if sys.stdout.isatty():
+        yield PlainStream(sys.stdout)
+        return
+    sys.stdout.flush()
+    stream = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="")
+    try:
+        yield stream
+    finally:
+        stream.detach()  # which writes the rest, and leaves standard output open
+
+
+def whole_number(text: str) -> int:
+    """The number that digits are. Python would read ``1_0`` as ten, too."""
+    if not re.fullmatch(r"-?[0-9]+", text):
+        raise typer.BadParameter(f"{text!r} is not a whole number")
+    return int(text)
 
 
 class _PlainConsole(Console):

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,37 +13,23 @@ from scamp_service.client import columns_of, trial_row
 from scamp_service.errors import InvalidInput
 
 
-class Format(StrEnum):
-    """File formats of an export. JSON lines hold the trials as the API returns them, the others a column each."""
-
-    CSV = "csv"
-    JSONL = "jsonl"
-    PARQUET = "parquet"
+def write_json_lines(trials: Iterable[Mapping[str, Any]], stream: TextIO) -> None:
+    """Write trials, as the API returns them, as JSON lines."""
+    for trial in trials:
+        stream.write(json.dumps(trial, allow_nan=False) + "\n")
 
 
-def write_text(trials: Iterable[Mapping[str, Any]], kind: Format, stream: TextIO) -> None:
-    """Write trials, as the API returns them, as CSV or JSON lines."""
-    if kind is Format.JSONL:
-        for trial in trials:
-            stream.write(json.dumps(trial, allow_nan=False) + "\n")
-        return
-    rows = [trial_row(trial) for trial in trials]
-    writer = csv.DictWriter(stream, columns_of(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-
-
-def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Lines of a CSV with these columns, the head first; a row leaves those empty that it does not have."""
-    line = io.StringIO()
-    writer = csv.DictWriter(line, columns, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    for row in rows:
-        yield line.getvalue()
-        line.seek(0)
-        line.truncate()
-        writer.writerow({name: _cell(value) for name, value in row.items()})
-    yield line.getvalue()
+def csv_parts(columns: Sequence[str], parts: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[str]:
+    """Parts of a CSV with these columns, the head first, then the rows of each part. A row may lack columns."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for rows in parts:
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+        writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    yield text.getvalue()
 
 
 def write_parquet(trials: Iterable[Mapping[str, Any]], path: Path) -> None:

@@ -44,8 +44,8 @@ def read_tune(folder: Path, metric: str, mode: Literal["min", "max"]) -> Importe
         metric_names = sorted({name for result in read for name in result.names})
         raise InvalidInput(f"no result has a number called {metric!r}; there are {', '.join(metric_names) or 'none'}")
     flat = [_flat_params(result.params) for result in read]
-    names = dict.fromkeys(name for config in flat for name in config)
-    columns = {name: [config[name] for config in flat if name in config] for name in names}
+    every_name = dict.fromkeys(name for config in flat for name in config)
+    columns = {name: [config[name] for config in flat if name in config] for name in every_name}
     space = space_of_distributions({name: _distribution(values) for name, values in columns.items()})
     for name in (name for name, values in columns.items() if _look_alike(values)):
         flat = [{**config, name: json.dumps(config[name])} if name in config else config for config in flat]

@@ -337,3 +337,22 @@ def test_trials_have_the_metrics_that_they_count_by(api: InProcess) -> None:
     assert api.get("/v1/studies/1/trials/0").json()["metrics"] == {"accuracy": 0.53}
     numbered = api.get("/v1/studies/1/trials", params={"number": 0}).json()["items"]
     assert numbered[0]["metrics"] == {"accuracy": 0.53}
+
+
+def test_a_value_that_is_infinite_is_in_the_csv(api: InProcess) -> None:
+    study = fill(api.store)
+    running = api.store.trials(study.id)[1]
+    row = Metric(running.id, 1, 0, 5, {"accuracy": math.inf}, 1.0)
+    assert api.store.report(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
+    rows = list(csv.DictReader(io.StringIO(api.get(f"/v1/studies/{study.id}/trials.csv").text)))
+    assert [row["value"] for row in rows] == ["0.53", "inf", ""]
+    assert api.get(f"/v1/studies/{study.id}/trials/1").json()["value"] is None
+
+
+@pytest.mark.parametrize("number", ["1_0", "+1", "1.0", "%201", "1e1", "٣"])
+def test_numbers_in_addresses_are_digits_alone(api: InProcess, number: str) -> None:
+    fill(api.store)
+    for path in (f"/v1/studies/{number}", f"/v1/studies/1/trials/{number}"):
+        assert api.get(path).status_code == 404
+    for query in ("limit", "after", "number"):
+        assert api.get(f"/v1/studies/1/trials?{query}={number.replace('+', '%2B')}").status_code == 422

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from scamp_service.cli import main
 from scamp_service.client import Client
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.settings import ROOT
 from scamp_service.store.store import Store
 from tests.services.serving import fill, free_port, served, settings_in
 
@@ -53,6 +56,29 @@ def test_trials_are_exported_and_read_as_a_data_frame(
         assert list(frame["params.lr"]) == [0.01, 0.02, 0.03] and list(frame.index) == [0, 1, 2]
         assert list(frame)[:4] == ["state", "value", "params.lr", "metrics.accuracy"]
         assert str(frame["created_at"].dt.tz) == "UTC"
+
+
+def test_every_command_prints_any_name_to_a_terminal_without_unicode(service: tuple[str, Store]) -> None:
+    address, store = service
+    spec = {**fill(store).spec, "name": "größe 日本"}
+    study = store.create_study(spec, now=1.0).id
+    store.create_trials(study, [(0, {"lr": "naïve"})], now=1.0)
+
+    def printed(*arguments: str) -> str:
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LANG": "C", "SCAMP_ADDRESS": address}
+        command = [sys.executable, "-m", "scamp_service", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=120, cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout.decode()
+
+    assert "naïve" in printed("export", str(study)) and "größe 日本" in printed("status", str(study), "--yaml")
+    assert r"gr\xf6\xdfe \u65e5\u672c" in printed("list")
+
+
+@pytest.mark.parametrize("number", ["1_0", "+1", "1.0", "one"])
+def test_numbers_of_studies_are_digits(monkeypatch: pytest.MonkeyPatch, number: str, capsys: Any) -> None:
+    assert scamp(monkeypatch, "status", number) == 2
+    assert f"'{number}' is not a whole number" in capsys.readouterr().err
 
 
 def test_a_study_is_enqueued_into_extended_and_cloned(

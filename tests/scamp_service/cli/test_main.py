@@ -131,7 +131,7 @@ def test_mistakes_are_one_line_and_store_nothing(scamp: Scamp, service: Served, 
         (["run", broken / "study.yaml", "--data-dir", tmp_path / "data"], "no such thing"),
         (["run", folder_of(tmp_path / "fine") / "study.yaml", "--working-dir", tmp_path / "fine"], "is using"),
         (["status", "99"], "99"),
-        (["trials", "one"], "valid integer"),
+        (["trials", "one"], "whole number"),
         (["serve", "--host", "0.0.0.0", "--data-dir", tmp_path / "data"], "SCAMP_API_TOKEN"),
         (["list", "--address", "http://127.0.0.1:9"], "127.0.0.1:9"),
     ]

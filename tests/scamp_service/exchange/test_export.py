@@ -10,7 +10,8 @@ from typing import Any
 
 from pyarrow import parquet
 
-from scamp_service.exchange.export import Format, write_parquet, write_text
+from scamp_service.client import columns_of, trial_row
+from scamp_service.exchange.export import csv_parts, write_json_lines, write_parquet
 
 TRIALS: list[dict[str, Any]] = [
     {
@@ -41,9 +42,9 @@ TRIALS: list[dict[str, Any]] = [
 
 
 def test_csv_has_a_column_for_each_parameter() -> None:
-    stream = io.StringIO()
-    write_text(TRIALS, Format.CSV, stream)
-    first, second = csv.DictReader(io.StringIO(stream.getvalue()))
+    rows = [trial_row(trial) for trial in TRIALS]
+    text = "".join(csv_parts(columns_of(rows), [rows[:1], rows[1:]]))
+    first, second = csv.DictReader(io.StringIO(text))
     assert list(first)[:5] == ["number", "state", "value", "params.lr", "params.act"]
     assert list(first)[-5:] == ["params.depth", "metrics.loss", "metrics.train_loss", "origin", "healed"]
     assert (first["metrics.loss"], second["metrics.loss"]) == ("", "0.7")
@@ -54,7 +55,7 @@ def test_csv_has_a_column_for_each_parameter() -> None:
 
 def test_json_lines_are_the_trials_of_the_api() -> None:
     stream = io.StringIO()
-    write_text(TRIALS, Format.JSONL, stream)
+    write_json_lines(TRIALS, stream)
     assert [json.loads(line) for line in stream.getvalue().splitlines()] == TRIALS
 
 
