@@ -6,6 +6,7 @@ tensor by tensor; every rank keeps its shard of each. The other ranks build it o
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,6 +42,20 @@ def build_model(
 
     The first rank lets ``fill`` change them while its model is whole and in host memory.
     """
+    model = _built(workload, plan, seed, device, mesh, fill)
+    # What was drawn for all ranks may refer to itself, as modules with parametrizations do: no training has room for it.
+    gc.collect()
+    return model
+
+
+def _built(
+    workload: Workload,
+    plan: Plan,
+    seed: int,
+    device: torch.device,
+    mesh: DeviceMesh | None,
+    fill: Callable[[nn.Module], None] | None,
+) -> nn.Module:
     seed_everything(seed)
     if mesh is None:
         model = _draw(workload, fill).to(device)
