@@ -4,11 +4,13 @@ for as long as its context is open.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor._op_schema import OpSchema
@@ -55,3 +57,32 @@ def random_states(taken: Callable[[torch.UntypedStorage], None]) -> AbstractCont
         return state
 
     return mock.patch.object(torch, "get_rng_state", watched)
+
+
+@contextmanager
+def fixed_draws(number: float | None, most: int) -> Iterator[None]:
+    """Python and numpy draw this number between 0 and 1, the first ``most`` times; None: they draw at random."""
+    if number is None:
+        yield
+        return
+    at_random, left = random.random, iter(range(most))
+
+    def draw() -> float:
+        return at_random() if next(left, None) is None else number
+
+    def draw_array(size: Any = None) -> Any:
+        return draw() if size is None else np.full(size, draw())
+
+    drawing: dict[Any, dict[str, Callable[..., Any]]] = {
+        random: {"random": draw, "uniform": lambda a, b: a + (b - a) * draw()},
+        np.random: {
+            **dict.fromkeys(("random", "random_sample"), draw_array),
+            "rand": lambda *size: draw_array(size or None),
+            "uniform": lambda low=0.0, high=1.0, size=None: low + (high - low) * draw_array(size),
+        },
+    }
+    with ExitStack() as patched:
+        for module, functions in drawing.items():
+            for name, function in functions.items():
+                patched.enter_context(mock.patch.object(module, name, function))
+        yield

@@ -64,11 +64,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         workspaces: bool = True,
         even: bool = True,
+        drawn: float | None = None,
         itemised: bool = False,
         groups: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
-        """``workspaces``: also log the memory that a CPU's kernels use internally. ``even``: see ``Values``.
-        ``itemised``: keep the work of each operation as well.
+        """``workspaces``: also log the memory that a CPU's kernels use internally. ``even`` and
+        ``drawn``: see ``Values``. ``itemised``: keep the work of each operation as well.
 
         ``groups`` maps the names of process groups to the dimension of the mesh that they lie along, and its size.
         Collectives of other groups count as collectives of the whole gang.
@@ -91,7 +92,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._outcomes = Outcomes(fake)
         self._graph = Graph() if workspaces else None  # host memory, which is not a GPU's
         self._held_objects = Counter[int]()
-        self.values = Values(is_even=even)
+        self.values = Values(is_even=even, drawn=drawn)
         self._paused = 0
         self._forward_work: Work | None = None  # the work done when the first backward pass began
         self._forward_only = False

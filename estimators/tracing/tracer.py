@@ -23,7 +23,7 @@ from estimators.peaks.step_log import StepLog, log_of
 from estimators.peaks.units import Outline, TracedPasses, Unit, run_in_order, units_of
 from estimators.scaling.example import Example, ModelFacts
 from estimators.trace import Trace
-from estimators.tracing.session.opened import UNEVEN
+from estimators.tracing.session.opened import ENDS, UNEVEN
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.session.session import Evaluated, Session, num_passes
 from estimators.work import StepWork, Work
@@ -31,8 +31,8 @@ from estimators.work import StepWork, Work
 log = logging.getLogger("scamp.tracing")
 _Seen = TypeVar("_Seen")
 
-NUM_DRAWS = 4
-"""How many times a model is traced that draws random numbers outside of torch, for example to drop layers."""
+NUM_DRAWS = 5
+"""How many times a model is traced that decides by random numbers, for example to drop layers."""
 
 
 def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None = None) -> Trace:
@@ -48,7 +48,8 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
     blocks that do the same in a forward pass of 2 samples also do the same in backward passes, with other numbers of
     samples, and under other layouts.
 
-    A model that draws from the generators of Python or numpy is traced with several draws, and the largest peak counts.
+    A model that decides by random numbers is traced with several draws, two of them of the smallest and of the largest
+    numbers, by which layers are all dropped or all kept. The largest peak counts.
     """
     first, model = _traced(recipe, layout, batch, equal_blocks, 0)
     if model.even_choices:
@@ -56,7 +57,8 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
         return _larger(first, same, model.even_choices, layout)
     if not model.has_drawn:
         return first
-    others = [_traced(recipe, layout, batch, equal_blocks, draw)[0] for draw in range(1, NUM_DRAWS)]
+    draws = (*ENDS, *range(1, NUM_DRAWS - len(ENDS)))
+    others = [_traced(recipe, layout, batch, equal_blocks, draw)[0] for draw in draws]
     if all(other.structure == first.structure for other in others):
         return first  # they decide nothing about memory
     largest = max([first, *others], key=lambda trace_: trace_.curve.peak_bytes(batch))

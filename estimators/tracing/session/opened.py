@@ -29,6 +29,8 @@ from estimators.tracing.stand_ins import stand_ins
 
 UNEVEN = 2**16
 """The draw in which a model always makes the same choices."""
+ENDS = {2**16 + 1: 0.0, 2**16 + 2: 1 - 2.0**-24}
+"""Draws of the smallest and of the largest number between 0 and 1, by which layers are all dropped or all kept."""
 
 
 class OpenedModel:
@@ -62,6 +64,7 @@ class OpenedModel:
                 fake,
                 workspaces=not self._recipe.on_cuda,
                 even=self._draw != UNEVEN,
+                drawn=ENDS.get(self._draw),
                 itemised=self._itemised,
                 groups=groups_of(self._mesh) if self._mesh is not None else None,
             )

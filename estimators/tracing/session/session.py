@@ -22,12 +22,14 @@ from estimators.model import Layout
 from estimators.peaks.depth import Passes
 from estimators.tracing.block_watch import ENTERING
 from estimators.tracing.graph import module_bytes
+from estimators.tracing.patches import fixed_draws
 from estimators.tracing.recorder import Batch
-from estimators.tracing.session.opened import OpenedModel
+from estimators.tracing.session.opened import ENDS, OpenedModel
 from estimators.tracing.session.recipe import Evaluate, Recipe
 from estimators.tracing.session.watched_optimizer import Step, WatchedOptimizer
 from estimators.tracing.sparse import grow
 from estimators.tracing.values.assumptions import IN_ILLUSTRATION
+from estimators.tracing.values.values import MOST_FIXED
 from estimators.work import Work
 
 GET_GRADIENTS = "parameters without a gradient in the traced step get one in others"
@@ -66,7 +68,7 @@ class Session(OpenedModel):
         super().__init__(recipe, layout, draw, itemised=itemised)
         self._batch = batch
         self.has_sparse_gradients = False
-        self.has_drawn = False  # whether random numbers may have decided what a step does
+        self.has_drawn = draw in ENDS  # whether random numbers may have decided what a step does
         self._num_steps = 0
         self._evaluate: Evaluate | None = None
         self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
@@ -172,7 +174,7 @@ class Session(OpenedModel):
         watched = self._watched(update, varies)
         if num > 1:  # an earlier micro-batch may have used them
             watched.fill(self._filled)
-        with self._recorder.values.assumptions.of_step():
+        with self._recorder.values.assumptions.of_step(), fixed_draws(ENDS.get(self._draw), MOST_FIXED):
             self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
         self.has_drawn |= self._recorder.values.assumptions.has_drawn or _random_state() != before
         self._without_gradient, self._filled = watched.without_gradient, watched.filled

@@ -29,6 +29,8 @@ from estimators.tracing.values.known import KnownTensors, KnownValue, bytes_of
 
 _MOST_BYTES = 2**24  # of a twin: computing larger ones would take longer than the trace
 _MOST_BATCH_BYTES = 2**24
+MOST_FIXED = 10_000
+"""Draws of a trace that have a given number; more may be of a loop that waits for another one."""
 _MOST_DRAWN = 16  # random numbers that a decision may depend on; dropout draws more
 
 
@@ -36,11 +38,13 @@ class Values:
     """The known values of one fake mode's tensors.
 
     A model's own choices, such as experts, are taken to be spread evenly if ``is_even``, and otherwise to be all the
-    same. Every look at a value adds what it rests on to the ``assumptions``.
+    same. Every look at a value adds what it rests on to the ``assumptions``. Numbers between 0 and 1 that decide
+    something are drawn at random, or are ``drawn`` if that is not None.
     """
 
-    def __init__(self, *, is_even: bool = True) -> None:
-        self.is_even = is_even
+    def __init__(self, *, is_even: bool = True, drawn: float | None = None) -> None:
+        self.is_even, self.drawn = is_even, drawn
+        self._num_drawn = 0
         self.assumptions = Assumptions()
         self._known = KnownTensors()
 
@@ -81,7 +85,17 @@ class Values:
             self.assumptions.draw()
         is_small = type(out) is FakeTensor and out.numel() <= _MOST_DRAWN
         if is_small and self._known.values_of(args, kwargs) is not None:
-            self._known.know(out, self._run(operation, args, kwargs), frozenset([DRAWN]))
+            self._known.know(out, self._drawn(self._run(operation, args, kwargs), operation), frozenset([DRAWN]))
+
+    def _drawn(self, numbers: Tensor, operation: Any) -> Tensor:
+        """The numbers that an operation of a step has drawn, or those that a trace is made for in their place."""
+        name = operation._overloadpacket.__name__
+        is_unit = name.startswith(("rand", "uniform", "bernoulli")) and not name.startswith(("randn", "randint"))
+        if self.drawn is None or not is_unit or not self.assumptions.in_step or self._num_drawn > MOST_FIXED:
+            return numbers
+        self._num_drawn += 1
+        with torch._C._DisableTorchDispatch():
+            return numbers.fill_(round(self.drawn) if name.startswith("bernoulli") else self.drawn)
 
     def _compute(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         """Compute small outputs for real if all inputs are known; choices of unknown numbers are assumed."""
@@ -220,6 +234,15 @@ class Values:
         """An operation that writes: into twins as well if all that it reads is known; otherwise they are lost."""
         inputs, changed = self._known.values_of(args, kwargs), tensors_written(operation, args, kwargs)
         is_random = torch.Tag.nondeterministic_seeded in operation.tags
+        if (
+            is_random
+            and self.assumptions.in_step
+            and "dropout" not in operation.__name__
+            and len(changed) == 1
+            and args[0] is changed[0]
+        ):
+            self._draw_into(operation, args, kwargs)
+            return
         if inputs and changed and not is_random and not any(value.is_uniform for value in inputs):
             self._run(operation, args, kwargs)
             for leaf in changed:
@@ -227,6 +250,18 @@ class Values:
             return
         for leaf in changed:
             self._known.lose(leaf)
+
+    def _draw_into(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Draw a few numbers for real into a tensor that is all of its memory; others are lost."""
+        target, *others = args
+        is_whole = target.numel() <= _MOST_DRAWN and target.untyped_storage().nbytes() == bytes_of(target)
+        if not is_whole or self._known.values_of(others, kwargs) is None:
+            self._known.lose(target)
+            return
+        with torch._C._DisableTorchDispatch():
+            real = torch.empty(target.shape, dtype=target.dtype)
+        numbers = self._drawn(self._run(operation, (real, *others), kwargs), operation)
+        self._known.know(target, numbers, frozenset([DRAWN]))
 
     def _run(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         def real(leaf: Any) -> Any:

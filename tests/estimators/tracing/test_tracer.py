@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -163,6 +166,21 @@ class Sliced(Mlp):
         return super().forward(x)
 
 
+class Dropping(Deep):
+    """Drops most layers of most steps at random, by numbers that ``draw`` returns."""
+
+    def __init__(self, draw: Callable[[], float], rate: float) -> None:
+        super().__init__()
+        self.draw, self.rate = draw, rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            if self.draw() >= self.rate:
+                x = x + layer(x)
+        return self.head(x)
+
+
 class Spare(Deep):
     """Has a parameter, larger than all others, that takes no part in the loss: no gradient, no states."""
 
@@ -206,6 +224,34 @@ def test_gradients_of_one_tensor_are_added_up_in_place(micro_batch: int) -> None
 def test_a_gradient_of_chosen_places_is_written_in_place(micro_batch: int) -> None:
     peak_bytes = trace(recipe(Chosen), Layout(), micro_batch).curve.peak_bytes(micro_batch)
     assert peak_bytes == pytest.approx(measured(Chosen, Layout(), micro_batch), abs=TOLERANCE_BYTES)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        pytest.param(lambda: torch.rand([]).item(), id="torch"),
+        pytest.param(lambda: torch.empty(1).uniform_().item(), id="torch, in place"),
+        pytest.param(lambda: torch.bernoulli(torch.tensor(0.1)).item(), id="0 or 1"),
+        pytest.param(lambda: random.random(), id="Python"),
+        pytest.param(lambda: random.uniform(0, 1), id="Python, a range"),
+        pytest.param(lambda: np.random.uniform(0, 1), id="numpy"),
+    ],
+)
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp_shard=2, recompute=True)], ids=str)
+def test_a_model_that_drops_layers_is_predicted_for_a_step_that_keeps_them(
+    draw: Callable[[], float], layout: Layout
+) -> None:
+    dropping, keeping = (trace(recipe(partial(Dropping, draw, rate)), layout, 16).curve for rate in (0.9, 0.0))
+    assert dropping.peak_bytes(16) == pytest.approx(keeping.peak_bytes(16), abs=TOLERANCE_BYTES)
+
+
+def test_a_loop_that_waits_for_another_random_number_ends() -> None:
+    def waits() -> float:
+        while (number := random.random() + torch.rand([]).item()) in (0.0, 2 - 2 * 2.0**-24):
+            pass
+        return number
+
+    assert trace(recipe(lambda: Dropping(waits, 0.9)), Layout(), 2).assumptions[-1] == "the largest of 5 random draws"
 
 
 def test_a_single_sample_that_the_model_refuses_counts_as_two() -> None:
