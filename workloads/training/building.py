@@ -43,7 +43,7 @@ def build_model(
     The first rank lets ``fill`` change them while its model is whole and in host memory.
     """
     model = _built(workload, plan, seed, device, mesh, fill)
-    # What was drawn for all ranks may refer to itself, as modules with parametrizations do: no training has room for it.
+    # What was drawn for all ranks may refer to itself, as parametrized modules do, and no training has room for it.
     gc.collect()
     return model
 
