@@ -390,9 +390,18 @@ _PREDICTING = (
     _Cause("does with a sparse gradient what a prediction cannot follow: {error}", "use sparse=False with AdamW, say; "
            "unlike SparseAdam it also moves rows that a step has not looked up",
            message="SparseTensorImpl|Sparse(CPU|Meta)"),
+    _Cause("uses nested tensors, whose sizes are values of other tensors; a prediction knows no values",
+           "pad samples to one size, the most that nested ones need, and leave the rest out by a mask",
+           message="shape_env must not be None|Nested(Tensor|CPU|Meta)"),
+    _Cause("uses flex_attention, which torch cannot train on a CPU, where predictions are made for GPUs too",
+           "use torch.nn.functional.scaled_dot_product_attention, with is_causal or a mask",
+           message="FlexAttention does not support backward on CPU"),
+    _Cause("multiplies a sparse matrix, whose memory a prediction does not know", "keep the places and values of its "
+           "elements as dense tensors, and add up rows: torch.zeros(n, width).index_add(0, rows, values[:, None] * "
+           "x[columns])", message="a product with a sparse matrix"),
     _Cause("needs the values of tensors, for example of numbers in a list that is used as an index; a prediction knows "
            "sizes, but no values", "use whole tensors: x[rows, cols] of two tensors, not of lists of their numbers",
-           message="its data is not allocated yet"),
+           message=r"its data is not allocated yet|len\(\) of a 0-d tensor"),
     _Cause(_READS, f"drop the print; {_LOGS}", _VALUES,
            source=r"\bprint\(|\b(logger|logging|log|wandb|writer)\.\w+\("),
     _Cause(_COUNTS, "choose by a mask, or by lengths and ids from the batch, not by what is trained", _VALUES[1:]),

@@ -22,6 +22,20 @@ def passing_value(frame: FrameType) -> bool | None:
     return None
 
 
+def precedes_constant(frame: FrameType) -> bool:
+    """Whether the value that the frame evaluates now stands in ``and`` or ``or`` before constants alone.
+
+    Whatever it is, nothing else is done: ``clip(…) and None`` is a way to return None in a lambda.
+    """
+    place = _place(frame, frame.f_lasti)
+    tests = [node for node in ast.walk(_statement(frame) or ast.Pass()) if isinstance(node, ast.BoolOp)]
+    return any(
+        (first.lineno, first.col_offset) <= place < (first.end_lineno or 0, first.end_col_offset or 0)
+        and all(isinstance(other, ast.Constant) for other in others)
+        for first, *others in (node.values for node in tests)
+    )
+
+
 def calls(frame: FrameType, name: str) -> bool:
     """Whether the statement at the frame's current line calls a function of this name."""
     statement = _statement(frame)

@@ -16,6 +16,7 @@ from estimators.tracing.workspace.recurrent import kept_bytes
 
 _aten = torch.ops.aten
 _HALVES = (torch.bfloat16, torch.float16)
+_GROUPED_ALIGNMENT = 16  # bytes
 PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)
 
 
@@ -34,7 +35,17 @@ def _instead_of_decompositions(*operations: Any) -> Callable[[Callable[..., Any]
 def _grouped_mm(
     mode: Any, operation: Any, source: Tensor, weight: Tensor, offs: Tensor | None = None, *_: Any, **kwargs: Any
 ) -> Tensor:
-    """Products of groups of rows or columns; a CPU also computes them in fp32, which torch's fake kernel refuses."""
+    """Products of groups of rows or columns; a CPU also computes them in fp32, which torch's fake kernel refuses.
+
+    Raises ``RuntimeError`` for strides that the real operation refuses.
+    """
+    for factor in (source, weight):
+        strides, sizes = factor.stride()[-2:], factor.shape[-2:]
+        outer = next((n for n in (1, 0) if strides[1 - n] == 1 and strides[n] >= max(1, sizes[1 - n])), None)
+        if outer is None:
+            raise RuntimeError(f"Invalid strides/sizes, got {factor.stride()} for strides and {factor.shape} for sizes")
+        if strides[outer] * factor.itemsize % _GROUPED_ALIGNMENT:
+            raise RuntimeError("strides should be multiple of 16 bytes")
     dtype = kwargs.get("out_dtype") or source.dtype
     if source.ndim == 2 and weight.ndim == 2:
         assert offs is not None, "two matrices need the ends of their groups"
@@ -83,10 +94,15 @@ def _embedding_bag_backward(
     return operation(gradient, indices, offsets, torch.empty_like(indices), *more)
 
 
-@_instead_of_decompositions(*PRODUCTS)
+@_instead_of_decompositions(*PRODUCTS, _aten._sparse_addmm.default)
 def _product(mode: Any, operation: Any, *factors: Any, **kwargs: Any) -> Any:
-    """Refuses matrices of different types, as the real products do and torch's fake kernels do not."""
+    """Refuses matrices of different types, as the real products do and torch's fake kernels do not.
+
+    Sparse matrices are refused, too: torch sorts them, which takes memory that nobody predicts.
+    """
     first, second = factors[-2:]
+    if torch.sparse_coo in (first.layout, second.layout):
+        raise NotImplementedError("a product with a sparse matrix")
     if first.dtype != second.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {first.dtype} != {second.dtype}")
     return NotImplemented

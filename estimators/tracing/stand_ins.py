@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.utils._pytree import tree_map_only
 
-from estimators.tracing.guards import calls, decides, passing_value
+from estimators.tracing.guards import calls, decides, passing_value, precedes_constant
 from estimators.tracing.values.assumptions import HOLDS, ZEROS, calling_frame
 from estimators.tracing.values.values import Values
 
@@ -71,6 +71,8 @@ def stand_ins(values: Values) -> Iterator[None]:
             ("__bool__", stand_in.to_bool),
             ("__format__", stand_in.to_text),
             ("__deepcopy__", _copied),
+            ("__getitem__", stand_in.get_item),
+            ("__setitem__", stand_in.set_item),
         ):
             patches.enter_context(mock.patch.object(FakeTensor, name, _as_method(method)))
         for name in vars(nn.init):
@@ -91,6 +93,7 @@ class _StandIns:
     def __init__(self, values: Values) -> None:
         self._values, self._assume = values, values.assumptions.assume
         self._item, self._make = FakeTensor.item, torch.tensor
+        self._get_item, self._set_item = FakeTensor.__getitem__, FakeTensor.__setitem__
 
     def item(self, tensor: FakeTensor) -> Any:
         value = self._values.of(tensor)
@@ -102,6 +105,12 @@ class _StandIns:
         caller = sys._getframe(2).f_code.co_filename  # behind the function of ``_as_method``
         # Optimizers scale their updates by such numbers.
         return 1.0 if caller.startswith(_OPTIMIZERS) else UnknownNumber()
+
+    def get_item(self, tensor: FakeTensor, index: Any) -> Any:
+        return self._get_item(tensor, _without_lists(index))
+
+    def set_item(self, tensor: FakeTensor, index: Any, value: Any) -> None:
+        self._set_item(tensor, _without_lists(index), value)
 
     def to_list(self, tensor: FakeTensor) -> Any:
         value = self._looked_at(tensor)
@@ -135,6 +144,8 @@ class _StandIns:
         if value is None and (passing := passing_value(calling_frame())) is not None:
             self._assume(HOLDS)
             return passing
+        if value is None and precedes_constant(calling_frame()):
+            return True
         return bool(self.item(tensor) if value is None else value.item())
 
     def check(self, error: type[Exception], condition: Tensor, message: Any = None) -> None:
@@ -160,6 +171,19 @@ class _StandIns:
         if value is None:
             raise DataDependentOutputException(_ITEM)
         return value
+
+
+def _without_lists(index: Any) -> Any:
+    """The index of a tensor, with tensors in place of lists of scalar ones, whose values torch would look at."""
+    return tuple(map(_joined, index)) if type(index) is tuple else _joined(index)
+
+
+def _joined(index: Any) -> Any:
+    """The tensor that torch makes of a list of numbers and scalar tensors; any other index as it is."""
+    is_list = isinstance(index, list | tuple) and any(isinstance(number, FakeTensor) for number in index)
+    if not is_list or any(isinstance(number, Tensor) and number.ndim for number in index):
+        return index
+    return torch.stack([torch.as_tensor(number, dtype=torch.int64) for number in index])
 
 
 def _as_method(act: Callable[..., Any]) -> Callable[..., Any]:

@@ -53,7 +53,19 @@ def raised(folder: Path, source: str) -> BaseException:
         ("f'{x.sum():.3f}'", "reads a value of a tensor", "on_evaluate"),
         ("x.unique()", "size depends on values", "lengths and ids from the batch"),
         ("x.repeat_interleave(x[0, 0].long())", "size depends on values", "mask"),
-        ("x[list(x[:, 0].long()), [0, 1, 2]] = 1", "needs the values of tensors", "whole tensors"),
+        ("torch.sparse.mm(torch.eye(3).to_sparse(), x)", "multiplies a sparse matrix", "index_add"),
+        (
+            "torch.nested.nested_tensor_from_jagged(x, offsets=torch.tensor([0, 3]))",
+            "uses nested tensors",
+            "pad samples to one size",
+        ),
+        (
+            "y = x.requires_grad_()[None, None]; "
+            "__import__('torch.nn.attention.flex_attention').nn.attention.flex_attention.flex_attention(y, y, y)",
+            "uses flex_attention",
+            "scaled_dot_product_attention",
+        ),
+        ("torch.as_tensor(list(x[:, 0].long()))", "needs the values of tensors", "whole tensors"),
         (
             "w = nn.Embedding(3, 4, sparse=True); w(x.long()).sum().backward(); w.weight.grad.untyped_storage()",
             "does with a sparse gradient what a prediction cannot follow",

@@ -75,7 +75,7 @@ class KnownTensors:
 
     def know(self, fake: FakeTensor, real: Tensor, because: frozenset[str], *, is_uniform: bool = False) -> None:
         """Note the value of a fake tensor, which must be all of its memory, or that of all its elements."""
-        if real.is_meta:
+        if real.is_meta or fake.layout is not torch.strided:
             return  # such as a BatchNorm of a model that is built on the meta device
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             if not is_uniform:

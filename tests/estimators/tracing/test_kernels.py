@@ -34,3 +34,23 @@ def test_matrices_of_different_types_are_not_multiplied(product: Callable[[Tenso
         product(first, second)
     with FakeTensorMode() as fake, pytest.raises(RuntimeError, match=r"same dtype.*float32 != torch.bfloat16"):
         product(fake.from_tensor(first), fake.from_tensor(second))
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(36, torch.bfloat16), (36, torch.float32), (34, torch.float32)])
+def test_groups_are_multiplied_if_their_strides_are_multiples_of_16_bytes(width: int, dtype: torch.dtype) -> None:
+    def multiplied(rows: Tensor, weight: Tensor) -> str:
+        try:
+            return str(nn.functional.grouped_mm(rows, weight, offs=torch.tensor([8, 16], dtype=torch.int32)).shape)
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+
+    rows, weight = torch.zeros(16, width, dtype=dtype), torch.zeros(2, width, 8, dtype=dtype)
+    real = multiplied(rows, weight)
+    assert ("16 bytes" in real) == (width * dtype.itemsize % 16 > 0)
+    with FakeTensorMode() as fake:
+        assert multiplied(fake.from_tensor(rows), fake.from_tensor(weight)) == real
+
+
+def test_sparse_matrices_are_not_multiplied() -> None:
+    with FakeTensorMode(), pytest.raises(NotImplementedError, match="a product with a sparse matrix"):
+        torch.sparse.mm(torch.eye(3).to_sparse(), torch.zeros(3, 2))

@@ -203,6 +203,21 @@ def test_a_check_that_a_healthy_run_passes_is_passed(
             check(torch.full((3,), value))
 
 
+def test_a_value_before_a_constant_decides_nothing(recorder: Recorder) -> None:
+    assert checks.returns_none(torch.empty(3).norm()) is None
+    assert recorder.values.assumptions.described == []
+    with pytest.raises(DataDependentOutputException):
+        checks.returns_one_of(torch.empty(3).norm())
+
+
+def test_a_list_of_scalars_is_an_index(recorder: Recorder) -> None:
+    x, places = torch.empty(5, 7, 2), torch.empty(4, dtype=torch.int64)
+    assert x[:, list(places)].shape == (5, 4, 2)
+    assert x[list(places), [0, 1, 2, places[0]]].shape == (4, 2)
+    x[list(places), 0] = 1
+    assert x[:, [0, 1]].shape == (5, 2, 2) and x[places].shape == (4, 7, 2)
+
+
 def test_a_branch_is_no_check(recorder: Recorder) -> None:
     with pytest.raises(DataDependentOutputException):
         checks.branches(torch.empty(3))
