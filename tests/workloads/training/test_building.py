@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def _no_collection() -> Iterator[None]:
 def test_nothing_is_left_of_a_drawn_model_that_refers_to_itself() -> None:
     drawn: list[weakref.ref[torch.Tensor]] = []
 
-    def normalised():  # type: ignore[no-untyped-def]
+    def normalised() -> Any:
         model = nn.Sequential(parametrizations.spectral_norm(nn.Linear(64, 64)), nn.Linear(64, 8))
         drawn.extend(weakref.ref(parameter) for parameter in model.parameters() if not parameter.is_meta)
         return model, lambda batch: torch.randn(batch, 64)
