@@ -135,6 +135,21 @@ class Workload(ABC):
         """A training sample of ``dataset``, changed at random; ``generator`` is new for each sample and epoch."""
         return sample
 
+    def batch_transform(self, batch: Batch, generator: torch.Generator, step: int) -> Batch:
+        """A micro-batch of training samples, changed as a whole in optimizer step ``step``: to another size, say.
+
+        It runs on the rank. ``generator`` is the same for all micro-batches and ranks of a step, so draw numbers for
+        the step; numbers for each sample are drawn in ``augment``.
+        """
+        return batch
+
+    def largest_batch(self, batch: Batch) -> Batch:
+        """The batch in the largest size that ``batch_transform`` makes in any step; memory is predicted for it.
+
+        By default the largest of 32 steps.
+        """
+        raise NotImplementedError
+
     def order(self, epoch: int, generator: torch.Generator) -> Tensor | Sequence[int]:
         """Indices of the training samples of ``epoch`` (from 0) in their order, by default one shuffle of them all.
 

@@ -31,6 +31,7 @@ from workloads.parallel.forward_state.snapshot import ModuleSnapshot, attributes
 from workloads.protocol import Batch, Loss, Workload, defines
 from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.seeds import drawn_from, seed_everything
+from workloads.training.data.batch_transform import step_batch
 from workloads.training.data.order import SampleOrder, lengths_of
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.outline import model_of, outline_of
@@ -280,7 +281,7 @@ def _difference_of_losses(comparison: _Comparison) -> str | None:
 
 def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indices: Tensor) -> tuple[_Outcome, str]:
     """Outcome of a try, and words for it, empty where nothing is wrong."""
-    batch, *halves = comparison.batches(comparison.workload.train_batch, indices)
+    batch, *halves = comparison.batches(partial(step_batch, comparison.workload), indices)
     _train(comparison.model)
     if comparison.draws(loss, halves[0]):  # such as dropout by a function
         comparison.model.eval()

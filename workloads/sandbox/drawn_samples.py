@@ -10,11 +10,11 @@ import logging
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from workloads.datasets import SetName, is_iterable, opened_dataset
 from workloads.protocol import Workload, defines
 from workloads.seeds import kept_generators
+from workloads.training.data.batch_transform import num_values
 from workloads.training.data.order import SampleOrder, lengths_of, longest_first
 
 log = logging.getLogger("scamp.tracing")
@@ -44,7 +44,7 @@ def _largest_drawn(workload: Workload, split: SetName) -> Tensor | None:
     try:
         with kept_generators(workload):
             indices = _drawn(workload, split)
-            sizes = torch.tensor([_size(make(index[None])) for index in indices])
+            sizes = torch.tensor([num_values(make(index[None])) for index in indices])
     except Exception:  # a trace explains it
         log.debug("samples cannot be read one by one", exc_info=True)
         return None
@@ -66,8 +66,3 @@ def _drawn(workload: Workload, split: SetName) -> Tensor:
 
 def _distinct(numbers: Tensor) -> Tensor:
     return torch.tensor(sorted(set(numbers.tolist())))
-
-
-def _size(batch: object) -> int:
-    """The number of values in the tensors of a batch."""
-    return sum(leaf.numel() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))

@@ -38,6 +38,7 @@ from workloads.refusals import (
     shortened,
 )
 from workloads.sandbox.drawn_samples import has_unknown_sizes
+from workloads.training.data.batch_transform import step_batch
 from workloads.training.data.data_checks import expect_data, expect_samples
 from workloads.training.data.outputs import Collected, has_summary, summary
 from workloads.training.metrics import common_names, reportable
@@ -192,7 +193,7 @@ def _try_methods(workload: Workload) -> tuple[list[str], bool, list[str]]:
     an evaluation call.
     """
     samples = torch.arange(NUM_SAMPLES)
-    batch = workload.train_batch(samples % workload.num_train)
+    batch = step_batch(workload, samples % workload.num_train)
     is_small, collected = _is_small(workload), Collected(workload) if has_summary(workload) else None
     num_held_out = NUM_SAMPLES if collected is None else min(NUM_SUMMARIZED, workload.num_eval)
     spread = torch.arange(num_held_out) * workload.num_eval // num_held_out  # of several classes, if they are sorted

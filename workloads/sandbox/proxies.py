@@ -23,6 +23,7 @@ from workloads.parallel.forward_state.snapshot import has_fractions, real_number
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError, expect_loss, expect_model
 from workloads.seeds import seed_everything
+from workloads.training.data.batch_transform import step_batch
 from workloads.training.outline import outline_of
 
 NUM_SAMPLES = 32
@@ -135,7 +136,7 @@ def _num_samples(workload: Workload, batch: int) -> int:
 
 
 def _train_batch(workload: Workload, batch: int) -> Batch:
-    samples = workload.train_batch(torch.arange(_num_samples(workload, batch)))
+    samples = step_batch(workload, torch.arange(_num_samples(workload, batch)))
     return tree_map_only(Tensor, lambda tensor: tensor.clone(), samples)  # data sets may hand out views of themselves
 
 

@@ -25,6 +25,7 @@ from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Batch, Split, Workload, defines
 from workloads.refusals import expect_counts, expect_no_scaler, is_of_plan
 from workloads.sandbox.drawn_samples import largest_first
+from workloads.training.data.batch_transform import step_batch, traced_batch, varies
 from workloads.training.data.outputs import has_summary
 from workloads.training.outline import model_of
 from workloads.training.step import evaluate, illustrate, train_step
@@ -64,7 +65,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         rank_part=rank_part,
         kept_of=kept_of,
         has_phases=bool(phases_of(workload)),
-        is_uneven=lambda: largest() is not None,
+        is_uneven=lambda: largest() is not None or varies(workload),
         sent_bytes=precision.sent_bytes if precision is not None else (4, 4),
         on_cuda=on_cuda,
         num_copied=lambda model: forward_state(model).num_copied,
@@ -98,7 +99,7 @@ def _evaluation_of(workload: Workload) -> Evaluate:
 
 def _batches(workload: Workload, split: SetName, largest: Callable[[], Tensor | None]) -> Callable[[int], Batch]:
     """A function that makes batches of the ``largest`` samples of a set. Those of data sets, slow to read, are kept."""
-    make = workload.train_batch if split == "train" else workload.eval_batch
+    make = partial(traced_batch, workload) if split == "train" else workload.eval_batch
 
     def batch(size: int) -> Batch:
         indices, places = largest(), torch.arange(size)
@@ -113,7 +114,7 @@ def _divisions_of(workload: Workload, model: nn.Module, blocks: Sequence[nn.Modu
 
     A model that is called to illustrate what it has learned is whole, and so are its samples.
     """
-    divisions = divisions_of(model, blocks, workload.train_batch(torch.arange(1)))
+    divisions = divisions_of(model, blocks, step_batch(workload, torch.arange(1)))
     options = options_of(workload)
     if options.reduce == "adasum":
         divisions = replace(divisions, constraints=adasum_alone(divisions.constraints, options.adasum_replicas))

@@ -25,6 +25,7 @@ from workloads.protocol import Batch, Context, Loss, Spatial, Workload
 from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.sandbox.small_model import are_close, small_model
 from workloads.seeds import seed_everything
+from workloads.training.data.batch_transform import step_batch
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.step import layers_of_training
 from workloads.training.updates.phases import phases_of
@@ -58,7 +59,7 @@ def _difference(workload: Workload, count: int) -> str:
     seen, functions = _Seen(model, count), _functions(workload)
     indices = torch.arange(NUM_SAMPLES)
     batches = {
-        "loss": workload.train_batch(indices % workload.num_train),
+        "loss": step_batch(workload, indices % workload.num_train),
         "metric": workload.eval_batch(indices % workload.num_eval),
     }
     for name, (split, function) in functions.items():

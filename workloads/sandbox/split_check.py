@@ -24,6 +24,7 @@ from workloads.protocol import Split, Workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.small_model import are_close, small_model
 from workloads.seeds import seed_everything
+from workloads.training.data.batch_transform import step_batch
 from workloads.training.updates.phases import phases_of
 
 log = logging.getLogger("scamp.tracing")
@@ -86,7 +87,7 @@ def _calls(
             raise _AllFound
 
     hooks = [block.register_forward_pre_hook(note, with_kwargs=True) for block in dict.fromkeys(blocks)]
-    batch = workload.train_batch(torch.arange(NUM_SAMPLES) % workload.num_train)
+    batch = step_batch(workload, torch.arange(NUM_SAMPLES) % workload.num_train)
     seed_everything(0)
     with torch.no_grad(), suppress(_AllFound):
         for loss in [phase.loss for phase in phases_of(workload)] or [workload.loss]:

@@ -26,6 +26,7 @@ from estimators.model import Plan
 from workloads.datasets import NAMES, SamplePlace, SetName
 from workloads.protocol import Batch, Workload, defines
 from workloads.seeds import drawn_from, seed_everything
+from workloads.training.data.batch_transform import Transform
 from workloads.training.data.order import SampleOrder
 from workloads.training.data.reader import Failure, Reader, ReadRequest, begin_worker
 from workloads.training.faults import HostFault
@@ -127,7 +128,7 @@ class IndexFeed:
 
     def __init__(self, workload: Workload, plan: Plan, rank: int, seed: int, first: int = 0) -> None:
         self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
-        self._order = SampleOrder(workload, seed, first)
+        self._order, self._transform = SampleOrder(workload, seed, first), Transform(workload, seed)
         self._draws_samples = False  # whether ``train_batch`` draws random numbers
         self._draws_held_out: bool | None = None  # whether ``eval_batch`` does; None before it was called
 
@@ -168,9 +169,9 @@ class IndexFeed:
         more = parts[len(batches) :]
         batches.reverse()
         while batches:
-            yield batches.pop()  # nothing here holds a batch that has been used
+            yield self._transform(batches.pop(), step)  # nothing here holds a batch that has been used
         for part in more:
-            yield workload.train_batch(part)
+            yield self._transform(workload.train_batch(part), step)
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
         """``eval_batch`` draws the same numbers for a sample in every evaluation, and under every plan.
@@ -218,6 +219,7 @@ class DatasetFeed:
         self._workload, self._plan, self._rank, self._seed = workload, plan, rank, seed
         self._order, self._reader = SampleOrder(workload, seed, first), Reader(workload, seed)
         self._steps, self._is_evaluated = steps, is_evaluated
+        self._transform = Transform(workload, seed)
         self._workers: Any = None  # torch's iterator, which yields the batches of ``_requests``
         self._num_left = 0  # batches of an earlier step that nobody has taken
         for split in NAMES:
@@ -256,8 +258,8 @@ class DatasetFeed:
             batches.append(self._reader.read(requests.pop(0), keeps_generators=False))
         seed_everything((self._seed, step, self._plan.data_rank(self._rank)), self._workload)
         while batches:
-            yield batches.pop()  # nothing here holds a batch that has been used
-        yield from self._batches(requests)
+            yield self._transform(batches.pop(), step)  # nothing here holds a batch that has been used
+        yield from (self._transform(batch, step) for batch in self._batches(requests))
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
         num = self._workload.num_eval
