@@ -19,6 +19,8 @@ from scamp_service.lifecycle import LIVE_TRIALS, Origin, TrialState
 from scamp_service.study.objectives import Objectives, Values
 from scamp_service.study.predicted import NO_BOUNDS, PredictedBounds
 
+AT_ONCE = 100
+"""Trials from which on a whole list is sorted rather than each of them inserted, which moves half of the list."""
 MOST_SHOWN = 1024
 """A sampler sees at most about this many earlier trials. The time of TPE grows with each, and beyond that it finds
 little more."""
@@ -94,6 +96,7 @@ class History:
         self._active: dict[int, Active] = {}
         self._ranked: list[tuple[tuple[float, ...], int]] = []  # keys of completed trials, the best first; not of
         # several objectives, where a key would depend on all others
+        self._unranked: list[tuple[tuple[float, ...], int]] = []  # those that are not in ``_ranked`` yet
         self._beside: set[int] = set()  # numbers of trials that the sampler has not proposed
 
     @property
@@ -111,11 +114,12 @@ class History:
         number = past.number
         self._active.pop(number, None)
         if (before := self._completed.pop(number, None)) is not None and not self._objectives.has_several:
-            del self._ranked[bisect_left(self._ranked, (self._key(before), number))]
+            ranked = self._rank_all()
+            del ranked[bisect_left(ranked, (self._key(before), number))]
         if (after := observation_of(past, self._objectives, self._predicted)) is not None:
             self._completed[number] = after
             if not self._objectives.has_several:
-                insort(self._ranked, (self._key(after), number))
+                self._unranked.append((self._key(after), number))
         elif past.state in LIVE_TRIALS:
             self._active[number] = Active(number, past.params)
 
@@ -135,10 +139,20 @@ class History:
             [self._active[number] for number in chosen if number in self._active],
         )
 
+    def _rank_all(self) -> list[tuple[tuple[float, ...], int]]:
+        """All completed trials in their order. A new controller learns them all at once, later ones one by one."""
+        if len(self._unranked) > AT_ONCE:
+            self._ranked = sorted(self._ranked + self._unranked)
+        else:
+            for key in self._unranked:
+                insort(self._ranked, key)
+        self._unranked.clear()
+        return self._ranked
+
     def _best(self, first_number: int) -> Iterator[int]:
         """Numbers of the completed trials before ``first_number``, the best first."""
         if not self._objectives.has_several:
-            return (number for _, number in self._ranked if number < first_number)
+            return (number for _, number in self._rank_all() if number < first_number)
         scored = [
             (trial.values, trial) for trial in self._completed.values() if trial.values and trial.number < first_number
         ]

@@ -66,6 +66,18 @@ def test_a_long_history_is_thinned_but_keeps_its_best_and_its_live_trials(monkey
     assert shown == history_of(trials[::-1]).shown(1000)
 
 
+def test_trials_that_are_learned_at_once_rank_as_those_that_are_learned_one_by_one() -> None:
+    trials = [Trial(number, {}, S.COMPLETED, 100, (number * 7919) % 1000) for number in range(300)]
+    at_once, one_by_one = history_of(trials), History(MINIMIZE)
+    for trial in trials:
+        one_by_one.learn(trial)
+        one_by_one.shown(300, 10)
+    for each in (at_once, one_by_one):
+        each.learn(replace(trials[7], value=-1.0))
+    assert at_once.shown(300, 10) == one_by_one.shown(300, 10)
+    assert 7 in [trial.number for trial in at_once.shown(300, 10).completed]
+
+
 def test_completed_trials_rank_before_pruned_ones_and_those_before_what_did_not_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
