@@ -1,4 +1,4 @@
-"""Which steps may need more memory than those measured, and which need less than was predicted.
+"""Finds steps that may need more memory than those measured, or less than was predicted.
 
 A peak is predicted for the longest samples, and for all parameters that the optimizer has if ``on_step`` may unfreeze
 some. So a peak is measured again where samples are longer than any before or more parameters train, and one of frozen
@@ -15,7 +15,7 @@ from workloads.unfreezing import unfreezes
 
 
 class Needs:
-    """What the measured steps of a rank have had: the longest sample, and the most parameters that train."""
+    """The longest sample of the measured steps of a rank, and the most parameters that trained in one."""
 
     def __init__(self, rank: TrainingRank) -> None:
         self._rank, self._unfreezes = rank, bool(unfreezes(rank.workload))
