@@ -3,8 +3,9 @@
 It asks for an estimate of families of ``transformers`` that nobody chose for ScaMP, and compares predicted peaks of a
 part of them, and of models of torch alone, with what real steps allocate, in single ranks and in gangs, and predicted
 peaks of evaluations with real ones, also of losses that choose by masks. It runs the largest micro-batches that the
-estimator says fit, under an enforced limit. It measures after how much processor time the first answer comes. It also
-makes mistakes, and counts the clear answers.
+estimator says fit, under an enforced limit. It measures after how much processor time the first answer comes. It
+compares losses of ``TransformersWorkload`` with those of the library. It also makes mistakes, and counts the clear
+answers.
 
 Use --only, --cases and --results to run a part of the cases and to continue later.
 """
@@ -20,6 +21,7 @@ from benchmarks.covering.parts import (
     families_part,
     first_answers_part,
     gangs_part,
+    heads_part,
     largest_part,
     masks_part,
     peaks_part,
@@ -38,6 +40,7 @@ PARTS: Mapping[str, Part] = {
     "small": small_part,
     "evaluations": evaluations_part,
     "masks": masks_part,
+    "heads": heads_part,
     "calling": calling_part,
     "largest": largest_part,
     "first": first_answers_part,
