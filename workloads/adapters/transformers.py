@@ -79,7 +79,9 @@ class TransformersWorkload(Workload):
                     tensor.copy_(stored[plain])
 
     def lengths(self, split: SetName) -> list[int] | None:
-        """The number of tokens of each sample; None if samples have no ``input_ids``."""
+        """The number of tokens of each sample; None if samples have no ``input_ids``, or there is no ``dataset``."""
+        if not defines(self, "dataset"):
+            return None
         samples = opened_dataset(self, split)
         if len(samples) == 0 or "input_ids" not in samples[0]:
             return None

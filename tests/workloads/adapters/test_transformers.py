@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from workloads.adapters.transformers import IGNORED, TransformersWorkload
+from workloads.protocol import BATCHES, Workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
 from workloads.training.metrics import as_pair
@@ -252,6 +253,18 @@ def test_a_loss_that_looks_at_padding_is_found() -> None:
     assert "but the mean over their halves" in why_whole(workload)
     with pytest.raises(WorkloadError, match="it would depend on the micro-batch of an evaluation"):
         expect_metrics_of_samples(workload)
+
+
+def test_a_loss_is_tried_also_where_batches_come_by_index() -> None:
+    config = _mixture(output_router_logits=True, router_aux_loss_coef=0.5)
+    samples = _workload("CausalLM", config, _language()).train_batch(torch.arange(NUM))
+
+    def batch(self: Any, indices: Tensor) -> dict[str, Tensor]:
+        return {name: value[indices] for name, value in samples.items()}
+
+    numbers = {"dataset": Workload.dataset, "num_train": NUM, "num_eval": NUM}
+    workload = _workload("CausalLM", config, [], **dict.fromkeys(BATCHES, batch), **numbers)
+    assert workload.lengths("train") is None and "but the mean over their halves" in why_whole(workload)
 
 
 def test_a_batch_without_labels_or_with_things_that_are_no_tensors_is_refused_in_words() -> None:
