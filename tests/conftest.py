@@ -7,9 +7,11 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on busy cores its threads wait for each other, spinning
 
@@ -78,6 +80,19 @@ Those that mostly wait, for clusters of Ray, follow each other, while the other 
 def _place(item: pytest.Item) -> int:
     file = str(item.path.relative_to(ROOT / "tests").with_suffix(""))
     return LONG.index(file) if file in LONG else len(LONG)
+
+
+def pytest_sessionstart() -> None:
+    """End at SIGTERM as at Ctrl-C: fixtures end what they have started, and remove their folders."""
+    ours = os.getpid()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN if os.getpid() == ours else signal.SIG_DFL)
+        if os.getpid() == ours:
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), number)  # a fork ends as it would without us
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
