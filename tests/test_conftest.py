@@ -27,6 +27,7 @@ def test_hangs(started):
     if fork == 0:
         time.sleep(600)
     (Path(__file__).parent / "pids").write_text(f"{started.pid} {fork}")
+    (Path(__file__).parent / "done").touch()
     os.waitpid(fork, 0)
     time.sleep(600)
 """
@@ -36,9 +37,8 @@ def test_a_run_that_is_terminated_ends_its_processes_and_removes_its_folders(tmp
     (tmp_path / "test_it.py").write_text(HANGS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    child, fork = map(
-        int, until(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().split(), "it")
-    )
+    until((tmp_path / "done").exists, "the processes of the test")
+    child, fork = map(int, (tmp_path / "pids").read_text().split())
     os.kill(fork, signal.SIGTERM)  # a fork of a test has no fixtures to end
     until(lambda: not Path(f"/proc/{fork}").exists(), "the end of the fork")
     run.terminate()

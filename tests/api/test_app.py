@@ -20,6 +20,7 @@ from api.__main__ import _bind
 from api.app import create_app
 from scamp_service.errors import Unavailable
 from tests.conftest import ROOT
+from tests.services.processes import PATIENCE_SECONDS
 from tests.services.serving import InProcess, free_port, settings_in
 
 HEAVY = ("torch", "ray", "optuna", "sklearn", "workloads.protocol")
@@ -38,7 +39,7 @@ def test_the_process_answers_soon_and_ends_when_asked(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = start(tmp_path / "new", "--port", str(port))
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             try:
                 assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
@@ -51,7 +52,7 @@ def test_the_process_answers_soon_and_ends_when_asked(tmp_path: Path) -> None:
         with httpx.stream("GET", f"http://127.0.0.1:{port}/v1/events") as events:
             assert next(events.iter_bytes())
             process.send_signal(signal.SIGTERM)  # an open stream must not hold it up
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
         process.kill()
         process.communicate()
@@ -63,7 +64,7 @@ def test_the_process_answers_soon_and_ends_when_asked(tmp_path: Path) -> None:
 
 def test_an_unsafe_address_is_refused_at_once_in_one_line(tmp_path: Path) -> None:
     process = start(tmp_path, "--host", "0.0.0.0", SCAMP_API_TOKEN="")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 2
     assert output.startswith("scamp: 0.0.0.0 can be reached from other machines: set SCAMP_API_TOKEN")
     assert len(output.splitlines()) == 1
@@ -74,7 +75,7 @@ def test_a_port_that_is_taken_is_reported_in_one_line(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         process = start(tmp_path, "--port", str(taken.getsockname()[1]))
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 2
     assert output.startswith("scamp: cannot listen on 127.0.0.1 port") and len(output.splitlines()) == 1
     assert not (tmp_path / "scamp.db").exists()

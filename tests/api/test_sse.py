@@ -21,6 +21,7 @@ from scamp_service.errors import Unavailable
 from scamp_service.model import Event
 from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.store import Store
+from tests.services.processes import PATIENCE_SECONDS
 from tests.services.serving import InProcess, fill, free_port, full_spec, report, served, settings_in
 
 HTTP = httpx.Client(verify=False, trust_env=False)  # no TLS here, and its set-up takes long
@@ -68,7 +69,7 @@ def in_threads(work: Callable[[], Any], count: int) -> list[Any]:
     return results
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come true"

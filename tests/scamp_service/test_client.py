@@ -18,6 +18,7 @@ from scamp_service.model import LogLine, Report
 from scamp_service.settings import Settings
 from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.store import Store
+from tests.services.processes import PATIENCE_SECONDS
 from tests.services.serving import DEVICE, SECRET, SPEC, WORKLOAD, end, fill, free_port, served, settings_in
 
 pytestmark = pytest.mark.usefixtures("warm_traces")
@@ -285,7 +286,7 @@ def hold(settings: Settings, listener: threading.Thread) -> None:
         assert not listener.is_alive()
 
 
-def wait_for(true: object, seconds: float = 10.0) -> None:
+def wait_for(true: object, seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not come true"

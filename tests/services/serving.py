@@ -86,7 +86,7 @@ def served(settings: Settings) -> Iterator[tuple[str, Store]]:
     server = server_for(settings)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 180
     while not server.started:
         assert thread.is_alive() and time.monotonic() < deadline, "the API did not start"
         time.sleep(0.01)
@@ -94,7 +94,7 @@ def served(settings: Settings) -> Iterator[tuple[str, Store]]:
         yield url_of(settings.host, settings.port), server.config.app.state.store  # type: ignore[union-attr]
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(180)
         assert not thread.is_alive(), "the API did not stop"
 
 

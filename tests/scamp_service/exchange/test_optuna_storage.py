@@ -265,7 +265,7 @@ def test_what_a_running_trial_has_is_seen_by_other_processes_soon(storage: Scamp
     trial.suggest_float("x", 0, 1)
     trial.set_user_attr("a", 1)
     other = ScampStorage(url)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 180
     while not other.get_trial(trial._trial_id).user_attrs:
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -20,6 +20,7 @@ from scamp_service.cluster.worker.report_queue import MAX_LINE, MOST_ROWS_PER_FL
 from scamp_service.errors import Unavailable
 from scamp_service.model import Report
 from tests.ranks import ORDER, FakeSink
+from tests.services.processes import PATIENCE_SECONDS, until
 from workloads.training.checkpoints.name import CheckpointName
 
 
@@ -49,10 +50,7 @@ def test_a_refusal_stops_the_training_and_nothing_more_is_sent() -> None:
     sink = FakeSink(lambda report: False)
     channel = reports(sink)
     channel.metrics(1, {"accuracy": 0.1})
-    deadline = time.monotonic() + 10
-    while not channel.should_stop() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert channel.should_stop()
+    until(channel.should_stop, "the stop")
     channel.metrics(2, {"accuracy": 0.1})
     assert channel.close() is Delivery.REFUSED
     assert sink.accepted == []
@@ -145,7 +143,7 @@ def test_a_training_waits_for_the_sink_while_there_is_no_room_for_its_rows_or_it
     assert channel.num_signs == 0
     training = threading.Thread(target=train)
     training.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while channel.num_signs == 0 and time.monotonic() < deadline:
         channel.excuse()
     assert channel.num_signs == 1
