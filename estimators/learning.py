@@ -82,6 +82,7 @@ class Ending(Enum):
     FINISHED = "finished"
     OUT_OF_MEMORY = "out of memory"
     EVALUATION_OUT_OF_MEMORY = "out of memory in an evaluation"  # says nothing about steps
+    DEPENDS_ON_DIVISION = "depends on the division of a batch"  # says nothing about memory
     OTHER = "other"  # still running, stopped early or lost: it is not known how much would have been enough
 
 
@@ -93,7 +94,8 @@ class PastAttempt:
     tensors in a measured step, 0 if none was; after an out-of-memory it is the bytes that were held plus the request
     that failed. ``predicted_step_seconds`` are ``step_factor`` times as many as without what was learned about time;
     None if no time was predicted. ``measured_step_seconds`` are None if no step was timed. ``evaluation_bytes`` is the
-    predicted peak of an evaluation in micro-batches of ``evaluation_batch``.
+    predicted peak of an evaluation in micro-batches of ``evaluation_batch``. ``why`` says what depends on the
+    division of a batch, if it ended by that.
     """
 
     trial_id: int
@@ -111,6 +113,7 @@ class PastAttempt:
     micro_batch: int = 1
     evaluation_bytes: int = 0
     evaluation_batch: int = 1
+    why: str = ""
 
     @property
     def held_bytes(self) -> int:

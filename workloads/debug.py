@@ -73,7 +73,8 @@ def _train(
         print(f"{workload} {params}: {plan}", flush=True)
         refusal = refusal_within(_CHECK_SECONDS, _request(workload, code_dir, params), plan.layout)
     with tempfile.TemporaryDirectory(prefix="scamp-debug-") as folder:
-        shared = Path(_shared(folder, rank, store))
+        shared = Path(_shared("folder", folder, rank, store))
+        is_refused = _shared("refusal", refusal, rank, store) != ""
         job = TrainingJob(
             candidate=Candidate(workload, None, params),
             code_dir=code_dir,
@@ -86,6 +87,7 @@ def _train(
             trial_id=1,
             resume=None,
             metrics=(),
+            guard=not is_refused,  # the warning says it already
         )
         train(job, rank, world_size, store, _Printed(refusal))
         _end_together(rank, world_size, store)
@@ -103,13 +105,13 @@ def _request(workload: str, code_dir: Path | None, params: Mapping[str, Any]) ->
     }
 
 
-def _shared(folder: str, rank: int, store: Store | None) -> str:
-    """Rank 0's folder."""
+def _shared(name: str, text: str, rank: int, store: Store | None) -> str:
+    """Rank 0's text."""
     if store is None:
-        return folder
+        return text
     if rank == 0:
-        store.set("scamp/folder", folder)
-    return str(store.get("scamp/folder").decode())
+        store.set(f"scamp/{name}", text)
+    return str(store.get(f"scamp/{name}").decode())
 
 
 def _end_together(rank: int, world_size: int, store: Store | None) -> None:

@@ -19,6 +19,7 @@ from workloads.sandbox.recipe import recipe_of
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.guard.division import DependsOnDivision
 from workloads.training.runtime import lost_its_peers, train
 
 BATCH = 8
@@ -77,10 +78,12 @@ def trace_layout(idiom: Idiom, layout: Layout) -> dict[str, Any]:
         return {"refused": explain(error, idiom.folder)}
 
 
-def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path) -> dict[str, Any]:
+def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path, guard: bool = True) -> dict[str, Any]:
     """The values of each step's report, with those after a resume, of one rank of a gang.
 
-    {"refused": why} if the runtime says in words what is wrong with the workload, {"error": …} for every other error.
+    {"refused": why} if the runtime says in words what is wrong with the workload, {"alarm": why} if the training has
+    found that it depends on the division of a batch, which it looks for with ``guard``; {"error": …} for every other
+    error.
     """
     torch.set_num_threads(1)
     reports = _Reports()
@@ -98,12 +101,15 @@ def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path) -> dict[str, A
                 trial_id=TRIAL,
                 resume=CheckpointName(TRIAL, begin) if begin else None,
                 metrics=["loss"],
+                guard=guard,
             )
             store = FileStore(str(folder / f"store-{begin}"), plan.world_size) if plan.world_size > 1 else None
             train(job, rank, plan.world_size, store, reports)
     except BaseException as error:
         if isinstance(error, WorkloadError | Contradiction | NonFiniteLoss):
             return {"refused": str(error)}
+        if isinstance(error, DependsOnDivision):
+            return {"alarm": str(error)}
         if lost_its_peers(error):
             return {"lost": str(error)}
         return {"error": f"{type(error).__name__}: {explain(error, idiom.folder, in_training=True)}"}

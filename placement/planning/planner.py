@@ -109,7 +109,7 @@ class PlanChoice:
             return NoPlan(f"{words} needs {plan.world_size} devices, and there are {len(capacities)}")
         for layout in plan.layouts:
             if why := self._profile.refusal(layout):
-                return NoPlan(f"{words} cannot be traced: {why}")
+                return NoPlan(f"{words} cannot be trained: {why}")
             if layout not in self._profile.curves:
                 return Untraced(layout)
         answer = pick([self._traced.option_of(plan, capacities)], self._question)

@@ -23,7 +23,7 @@ def nothing_allowed(question: Question, rows: Sequence[Row]) -> str:
         return f"{constraints.words}: this takes {least} devices, and there are {num_devices}"
     refused = (question.profile.refusal(layout) for row in rows for layout in row.layouts)
     if why := next(filter(None, refused), ""):
-        return f"{constraints.words}: this cannot be traced: {why}"
+        return f"{constraints.words}: this cannot be trained: {why}"
     multiple = constraints.least("shares") * constraints.least("micro_batches")
     batch_words = f"a multiple of {multiple}" if question.batch % multiple else "larger"
     return f"{constraints.words}: for this the batch must be {batch_words}, it is {question.batch}"

@@ -32,7 +32,7 @@ class Order:
     may need the checkpoints in ``keep``. ``mibs`` are the MiB of each rank if they take unlike shares of the batch.
     ``number`` is the trial's in its study. With ``best_of``, the direction of its objective, the trial counts by its
     best report, and keeps the checkpoint of it; ``best`` is the best value so far, and its step. All steps are epochs
-    if it is ``in_epochs``.
+    if it is ``in_epochs``. With ``guard`` ranks check that the curve does not depend on how a batch is divided.
     """
 
     trial_id: int
@@ -56,6 +56,7 @@ class Order:
     best_of: str = ""
     best: tuple[float, int] | None = None
     mibs: tuple[int, ...] = ()
+    guard: bool = True
 
     def mib_of(self, rank: int) -> int:
         """MiB reserved for a rank."""
@@ -137,7 +138,8 @@ class Demand:
     ``own_attempts`` are its own runs that ran out of memory, and ``learned`` are the corrections of its family under
     each layout that has any. ``past`` are the runs of its family, whose times correct the predicted seconds of a step.
     A trace may take ``trace_seconds`` of processor time. ``evaluation`` is what its own and its family's evaluations
-    needed beyond their trace. ``plan`` is the one that the study gives, if any.
+    needed beyond their trace. ``plan`` is the one that the study gives, if any. ``undivided``
+    says why no plan may divide a batch, as its family has shown; empty if plans may.
     """
 
     candidate: Candidate
@@ -148,6 +150,7 @@ class Demand:
     trace_seconds: int = TRACE_SECONDS
     evaluation: EvaluationExtra = NO_EVALUATION_EXTRA
     plan: Plan | None = None
+    undivided: str = ""
 
     def learned_bytes(self, layout: Layout) -> int:
         """Bytes that the family has learned to add under ``layout``."""

@@ -33,7 +33,9 @@ class Projection:
         self._live: dict[int, Trial] = {}  # by id: new trials have the largest ids
         self._changed: dict[int, dict[int, Trial]] = {}  # study → trials that changed since they were taken
         self._rungs: dict[int, dict[int, Rung]] = {}
-        self._unread: dict[int, set[int]] = {}  # study → trials whose values at rungs may have changed
+        self._unread: dict[
+            int, dict[int, int]
+        ] = {}  # study → trials whose values at rungs may have changed: id → number
         self._runs: dict[str, Sequence[PastAttempt]] = {}
         self._scores: dict[int, tuple[Objectives, dict[int, tuple[TrialState, Values]]]] = {}
 
@@ -83,14 +85,17 @@ class Projection:
         """Step → the objectives that the study's trials have reported at that step, and those predicted for them."""
         rungs = self._rungs.setdefault(study_id, {step: Rung(objectives) for step in steps})
         unread = self._unread.get(study_id)
-        if unread == set() or objectives.are_predicted:
+        if unread == {} or objectives.are_predicted:
             return rungs
+        for number in (unread or {}).values():  # a trial may have begun anew
+            for rung in rungs.values():
+                rung.forget(number)
         rung_values = self._store.rungs(study_id, objectives.measured, steps, trial_ids=unread)
         if len(objectives.measured) < len(objectives.items):
             predicted = {score.number: score.quantities for score in self._store.scores(study_id, unread)}
         else:
             predicted = {}
-        self._unread[study_id] = set()
+        self._unread[study_id] = {}
         for step, reported in rung_values.items():
             for number, values in reported.items():
                 complete = objectives.with_predicted(values, predicted.get(number, {}))
@@ -133,7 +138,7 @@ class Projection:
             if values := objectives.values_of(trial):
                 scores[trial.number] = trial.state, values
         if trial.study_id in self._unread:
-            self._unread[trial.study_id].add(trial.id)
+            self._unread[trial.study_id][trial.id] = trial.number
         self._runs.pop(trial.family, None)
 
 

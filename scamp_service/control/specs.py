@@ -71,4 +71,5 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         search=search,
         sharing=Sharing(spec.project, spec.priority, spec.policy, spec.paused),
         plan=spec.given_plan,
+        guard=spec.guard,
     )

@@ -259,7 +259,8 @@ class ProcessSizer:
 
     def _search(self, demand: Demand, cluster: Cluster) -> PlanSearch[Sized | Unsized]:
         def ask(profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
-            return self._plan(demand, cluster, profile, batch)
+            indivisible = profile.indivisible or demand.undivided
+            return self._plan(demand, cluster, replace(profile, indivisible=indivisible), batch)
 
         return search_plan(ask, on_gpu=cluster.has_gpus)
 

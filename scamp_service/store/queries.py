@@ -120,6 +120,7 @@ _newest_of_family = (
     .order_by(_trials.c.id.desc())
     .limit(bindparam("num_trials"))
 )
+_TELLING = (Outcome.DONE, Outcome.OUT_OF_MEMORY, Outcome.DEPENDS_ON_DIVISION)
 # Only the fields of Run, in their order: the controller runs this query ten times a second.
 _runs = (
     select(
@@ -137,9 +138,10 @@ _runs = (
         _attempts.c.measured_step_seconds,
         _attempts.c.evaluation_bytes,
         _attempts.c.phase,
+        sa.case((_attempts.c.outcome == Outcome.DEPENDS_ON_DIVISION, _attempts.c.detail), else_=""),
     )
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
-    .where(sa.or_(_attempts.c.measured_bytes > 0, one_of(_attempts.c.outcome, Outcome.DONE, Outcome.OUT_OF_MEMORY)))
+    .where(sa.or_(_attempts.c.measured_bytes > 0, one_of(_attempts.c.outcome, *_TELLING)))
     .order_by(_attempts.c.trial_id, _attempts.c.attempt)
 )
 FAMILY_RUNS = _runs.where(_attempts.c.trial_id.in_(_newest_of_family))

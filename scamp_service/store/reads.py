@@ -51,7 +51,11 @@ from scamp_service.study.spaces.parameter_axes import MISSING, axes_of, leaves_i
 from scamp_service.study.spec import StudySpec
 from workloads.training.checkpoints.name import CheckpointName
 
-_ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
+_ENDINGS = {
+    Outcome.DONE: Ending.FINISHED,
+    Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY,
+    Outcome.DEPENDS_ON_DIVISION: Ending.DEPENDS_ON_DIVISION,
+}
 
 
 class Reads(Connected):
@@ -506,7 +510,7 @@ class Reads(Connected):
 def _run(row: Sequence[Any]) -> PastAttempt:
     """The run in a row of ``queries.FAMILY_RUNS`` or ``queries.TRIAL_RUNS``."""
     trial_id, plan, kinds, traced, extra, reserved, measured, outcome, study_id, *others = row
-    predicted_seconds, factor, measured_seconds, evaluation_bytes, phase = others
+    predicted_seconds, factor, measured_seconds, evaluation_bytes, phase, why = others
     ending = _ENDINGS.get(outcome, Ending.OTHER)
     if ending is Ending.OUT_OF_MEMORY and phase == AttemptPhase.EVALUATION:
         ending = Ending.EVALUATION_OUT_OF_MEMORY
@@ -526,4 +530,5 @@ def _run(row: Sequence[Any]) -> PastAttempt:
         micro_batch=plan.micro_batch,
         evaluation_bytes=evaluation_bytes,
         evaluation_batch=plan.evaluation_micro_batch,
+        why=why,
     )

@@ -62,7 +62,8 @@ class StudySpec(Strict):
     ``placement.packing.policies``), if not that of the server. ``constraints`` are expressions (see
     ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it
     before it trains. An empty ``space`` is in the user's class, and not known yet (see
-    ``sizing.user_workload.with_space``).
+    ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
+    on how a batch is divided.
     """
 
     name: Title
@@ -82,6 +83,7 @@ class StudySpec(Strict):
     stopping: Stopping = AshaOptions()
     budget: Budget = Budget()
     plan: dict[Name, Any] | None = None
+    guard: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -68,6 +68,7 @@ class Ranks:
             "store": str(self.folder / f"store-{self.jobs}"),
             "stop_after": None,
             "stopped_rank": 0,
+            "guard": True,
             **options,
         }
         while len(self._ranks) < plan.world_size:

@@ -74,6 +74,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         trial_id=TRIAL,
         resume=CheckpointName(TRIAL, order["resume_step"]) if order["resume_step"] else None,
         metrics=[order["metric"]],
+        guard=order["guard"],
         donor=Donor(CheckpointName(TRIAL, order["donor_step"]), order["donor_params"]) if order["donor_step"] else None,
     )
     store = FileStore(order["store"], plan.world_size) if plan.world_size > 1 else None

@@ -43,7 +43,7 @@ def train_step(
     """
     updates = updates_of(model)
     if updates.phased is None:
-        return _update(workload, workload.loss, model, optimizer, micro_batches, num)
+        return phase_step(workload, workload.loss, model, optimizer, micro_batches, num)
     updates.losses.clear()
     turns = updates.turns
     for number in turns:
@@ -52,12 +52,12 @@ def train_step(
         with forward_state(model).phase(phase.name):
             # The last one is the optimizer that the caller gave: a trace ends the passes there.
             phased = optimizer if number == turns[-1] else updates.phased
-            updates.losses[phase.name] = _update(workload, phase.loss, model, phased, micro_batches, num)
+            updates.losses[phase.name] = phase_step(workload, phase.loss, model, phased, micro_batches, num)
     begin_phase(model, "")
     return torch.stack(list(updates.losses.values())).sum() if turns else torch.zeros(())
 
 
-def _update(
+def phase_step(
     workload: Workload,
     loss_of: Callable[[nn.Module, Batch], Any],
     model: nn.Module,
@@ -65,6 +65,7 @@ def _update(
     micro_batches: Iterable[Batch],
     num: int,
 ) -> Tensor:
+    """``train_step`` for one loss, which is that of a phase or of all the step."""
     state, updates = forward_state(model), updates_of(model)
     losses = StepLosses(loss_of, updates.loss_factor(num), state.weight, updates.scale_of_sums)
     asks = False

@@ -13,6 +13,7 @@ const AS_TRIAL = /** @type {Record<string, string>} */ ({
   DONE: "COMPLETED",
   OUT_OF_MEMORY: "PRUNED",
   DIVERGED: "PRUNED",
+  DEPENDS_ON_DIVISION: "PRUNED",
   ERROR: "FAILED",
   FAULT: "INFEASIBLE",
   STALLED: "INFEASIBLE",

@@ -77,6 +77,7 @@ class Training:
         """(outcome, detail, whether any rank reports it, phase of an out-of-memory). Only rank 0 reports success."""
         from workloads.training.attempt.loop import NonFiniteLoss
         from workloads.training.faults import host_fault
+        from workloads.training.guard.division import DependsOnDivision
         from workloads.training.memory.budget import OutOfMemory
         from workloads.training.runtime import lost_its_peers
 
@@ -91,6 +92,8 @@ class Training:
         except NonFiniteLoss as error:
             # All ranks have the same loss. The first that ends must report it, or its gang would count as lost.
             return Outcome.DIVERGED, str(error)[:MAX_DETAIL], True, ""
+        except DependsOnDivision as error:  # as above
+            return Outcome.DEPENDS_ON_DIVISION, str(error)[:MAX_DETAIL], True, ""
         except BaseException as error:  # also SystemExit: user code must not end this process
             if fault := host_fault(error):
                 return Outcome.FAULT, f"rank {reports.rank}: {fault}"[:MAX_DETAIL], True, ""
@@ -122,6 +125,7 @@ class Training:
             in_epochs=order.in_epochs,
             best_of=order.best_of,
             best=order.best,
+            guard=order.guard,
         )
         return self.train(job, rank, world, self._store(rank, world), self.reports)
 

@@ -69,6 +69,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case Outcome.DIVERGED:
             changes = TrialChanges(value=math.nan)  # the sampler reads it
             yield MoveTrial(trial, TrialState.PRUNED, f"diverged: {attempt.detail}", changes)
+        case Outcome.DEPENDS_ON_DIVISION:
+            yield _undivide(trial, attempt)
         case Outcome.FAULT:
             yield run_later(s.now, trial, attempt)
         case Outcome.ERROR:
@@ -207,6 +209,14 @@ def _heal(budget: Budget, trial: Trial, attempt: Attempt) -> Effect:
         f"under this plan it needs more than {attempt.least_bytes / MIB:.1f} MiB, and is planned again with that"
     )
     return MoveTrial(trial, TrialState.WAITING, reason, TrialChanges(num_oom=num_oom), waits_for=WaitsFor.NEW_PLAN)
+
+
+def _undivide(trial: Trial, attempt: Attempt) -> Effect:
+    """Send the trial back for a plan that does not divide a batch: the sizer knows by the attempts of its family."""
+    reason = (
+        f"begins anew under a plan that does not divide a batch, as the curve depends on the division: {attempt.detail}"
+    )
+    return MoveTrial(trial, TrialState.WAITING, reason, waits_for=WaitsFor.NEW_PLAN)
 
 
 def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:

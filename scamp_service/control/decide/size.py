@@ -134,4 +134,5 @@ def demand_of(s: Snapshot, learned: Corrections, trial: Trial) -> Demand:
         trace_seconds=study.budget.trace_seconds,
         evaluation=evaluation_need([*past, *failures]),
         plan=study.plan,
+        undivided=next((run.why for run in past if run.ending is Ending.DEPENDS_ON_DIVISION), ""),
     )

@@ -105,6 +105,8 @@ class StudyRules:
     sharing: Sharing = Sharing()
     plan: Plan | None = None
     """Plan of all candidates, if the study gives one."""
+    guard: bool = True
+    """Whether trainings check that their curves do not depend on how a batch is divided."""
 
     @property
     def wants_trials(self) -> bool:

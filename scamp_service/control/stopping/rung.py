@@ -36,17 +36,24 @@ class Rung:
 
     def report(self, number: int, values: Values) -> None:
         """Enter what a trial has reported; it replaces what the trial reported in an earlier attempt."""
-        if (before := self._values.get(number)) == values:
+        if self._values.get(number) == values:
             return
-        if not self._objectives.has_several:
-            if before is not None and math.isfinite(before[0]):
-                del self._keys[bisect_left(self._keys, self._objective.key(before[0]))]
-            if math.isfinite(values[0]):
-                insort(self._keys, self._objective.key(values[0]))
+        self.forget(number)
+        if not self._objectives.has_several and math.isfinite(values[0]):
+            insort(self._keys, self._objective.key(values[0]))
         self._values[number], self._places = values, None
         for belongs, part in self._parts.values():
             if belongs(number):
                 part.report(number, values)
+
+    def forget(self, number: int) -> None:
+        """Drop what a trial has reported, if anything."""
+        before = self._values.pop(number, None)
+        if before is not None and not self._objectives.has_several and math.isfinite(before[0]):
+            del self._keys[bisect_left(self._keys, self._objective.key(before[0]))]
+        self._places = None
+        for _, part in self._parts.values():
+            part.forget(number)
 
     def is_finite(self, number: int) -> bool:
         """Whether the trial compares with others."""

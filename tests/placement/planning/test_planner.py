@@ -627,7 +627,7 @@ def test_if_no_way_that_the_hints_allow_can_be_traced_the_reason_says_why() -> N
     ways += [replace(way, recompute=True, selective=selective) for way in ways for selective in (False, True)]
     ways += [replace(way, accumulate=True) for way in ways]
     answer = Model(30, 1, hinted(("tp", 4, 4)), dict.fromkeys(ways, "a view of a part")).choose(batch=32)
-    assert isinstance(answer, NoPlan) and answer.reason.endswith("cannot be traced: a view of a part")
+    assert isinstance(answer, NoPlan) and answer.reason.endswith("cannot be trained: a view of a part")
 
 
 def test_a_hinted_model_that_is_too_large_is_refused_by_its_memory_and_its_hints() -> None:

@@ -76,6 +76,15 @@ def test_a_candidate_too_large_for_a_device_is_divided_with_the_same_batch(sizin
     assert sized.prediction.reserved_mib <= 96
 
 
+def test_no_plan_divides_the_batch_of_a_family_whose_curve_depends_on_it(sizing: Sizing) -> None:
+    small, large = {"depth": 4, "width": 64, "batch": 64}, {"depth": 1, "width": 768, "heads": 8, "batch": 32}
+    words = "the gradient of head.weight changes by 9 %"
+    sized, other = (sizing.size(params, undivided=words) for params in (small, large))
+    assert isinstance(sized, Sized) and not sized.plan.layout.divides_batch
+    assert isinstance(other, Unsized) or not other.plan.layout.divides_batch
+    assert isinstance(other, Sized) or (other.infeasible and words in other.reason)
+
+
 def test_a_candidate_that_fits_on_no_plan_is_infeasible_with_the_reason(sizing: Sizing) -> None:
     unsized = sizing.size({"depth": 3, "width": 1536, "heads": 8, "batch": 8})
     assert isinstance(unsized, Unsized)

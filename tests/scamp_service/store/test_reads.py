@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -172,19 +172,22 @@ def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None
     for trial_id, outcome in zip(ids, [None, *Outcome], strict=True):
         assert store.begin_attempt(new_attempt(trial_id, device_kinds=kinds, extra_bytes=3 * MIB))
         if outcome:
-            assert store.report_outcome(trial_id, 1, "t", outcome, "", now=2.0)
-    sizes = {"micro_batch": 8, "evaluation_batch": 8}
+            words = "the gradient of a changes by 9 %"
+            assert store.report_outcome(trial_id, 1, "t", outcome, words, now=2.0)
+    sizes: Any = {"micro_batch": 8, "evaluation_batch": 8}
     run = PastAttempt(0, Layout(), kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER, 1, **sizes)
-    done, failed = (ids[1 + list(Outcome).index(outcome)] for outcome in (Outcome.DONE, Outcome.OUT_OF_MEMORY))
+    telling = (Outcome.DONE, Outcome.OUT_OF_MEMORY, Outcome.DEPENDS_ON_DIVISION)
+    done, failed, divided = (ids[1 + list(Outcome).index(outcome)] for outcome in telling)
     evidence = [
         replace(run, trial_id=done, ending=Ending.FINISHED),
         replace(run, trial_id=failed, ending=Ending.OUT_OF_MEMORY),
+        replace(run, trial_id=divided, ending=Ending.DEPENDS_ON_DIVISION, why="the gradient of a changes by 9 %"),
     ]
-    assert store.trial_runs([ids[0], failed]) == {ids[0]: [], failed: evidence[1:]}
+    assert store.trial_runs([ids[0], failed]) == {ids[0]: [], failed: evidence[1:2]}
     assert store.family_runs("f", 10) == evidence, "the others have neither a measured peak nor an end that tells"
-    for trial_id in set(ids) - {done, failed}:
+    for trial_id in set(ids) - {done, failed, divided}:
         assert store.report(Report(trial_id, 1, "t", measured_bytes=9), now=3.0)
-    assert [run.ending for run in store.family_runs("f", 10)].count(Ending.OTHER) == len(ids) - 2
+    assert [run.ending for run in store.family_runs("f", 10)].count(Ending.OTHER) == len(ids) - 3
 
 
 def test_the_families_of_a_study_begin_with_the_largest(store: Store) -> None:

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 NAME = "_scamp_forward_state"
 """The attribute of a model that holds its forward state."""
-_OWN = frozenset(nn.Module().__dict__) | {NAME, "forward"}
+OWN = frozenset(nn.Module().__dict__) | {NAME, "forward"}
 """Attributes of every module that are not state of the model."""
 
 Place = tuple[nn.Module, str]
@@ -68,7 +68,7 @@ class ModuleSnapshot:
 
 def attributes_of(module: nn.Module, is_state: Callable[[Any], bool]) -> dict[str, Any]:
     """The attributes of one module that are state."""
-    return {name: value for name, value in module.__dict__.items() if name not in _OWN and is_state(value)}
+    return {name: value for name, value in module.__dict__.items() if name not in OWN and is_state(value)}
 
 
 def hooks_of(model: nn.Module) -> list[tuple[dict[int, Any], frozenset[int]]]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -53,17 +53,6 @@ def forward_state(model: nn.Module) -> ForwardState:
     """The forward state of ``model``."""
     state = model.__dict__.get(NAME)
     return state if isinstance(state, ForwardState) else attach_state(model, Layout(), None)
-
-
-def set_attributes(model: nn.Module, values: Mapping[str, Any]) -> None:
-    """Set attributes of modules of ``model`` by their qualified names; those of other stages are left out."""
-    modules = dict(model.named_modules())
-    state = forward_state(model)
-    for qualified, value in values.items():
-        path, _, name = qualified.rpartition(".")
-        if path in modules:
-            modules[path].__dict__[name] = value
-            state.attributes[modules[path], name] = None
 
 
 def attach_state(model: nn.Module, layout: Layout, mesh: DeviceMesh | None) -> ForwardState:
@@ -189,10 +178,6 @@ class ForwardState:
                 yield
             before.add(watch.changed)
         before.restore()
-
-    def named_attributes(self) -> dict[str, Any]:
-        """The values of the ``attributes`` by their qualified names; checkpoints hold them."""
-        return {self._name((module, name)): module.__dict__[name] for module, name in self.attributes}
 
     def snapshot(self, module: nn.Module | None = None) -> ModuleSnapshot:
         """The state now: of the whole model, or during a pass of one module with its submodules.

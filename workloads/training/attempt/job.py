@@ -21,7 +21,8 @@ class TrainingJob:
     steps in one step of a checkpoint or report. Without a checkpoint to resume from, the model begins with
     weights of ``donor``. Without steps it is evaluated once. Each evaluation must return all ``metrics``.
     With ``best_of`` (``maximize`` or ``minimize``) each evaluation with a better value of the first metric is followed
-    by a checkpoint, which is kept; ``best`` is what earlier attempts have reached: the value, and its step.
+    by a checkpoint, which is kept; ``best`` is what earlier attempts have reached: the value, and its step. With
+    ``guard`` the training checks now and then that its curve does not depend on how a batch is divided.
     """
 
     candidate: Candidate
@@ -44,6 +45,7 @@ class TrainingJob:
     donor: Donor | None = None
     best_of: str = ""
     best: tuple[float, int] | None = None
+    guard: bool = True
 
     @property
     def last_step(self) -> int:

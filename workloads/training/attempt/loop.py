@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from estimators.learning import AttemptPhase
-from workloads.protocol import Batch
+from workloads.protocol import Batch, defines
 from workloads.refusals import WorkloadError
+from workloads.seeds import seed_everything
 from workloads.training.attempt.evaluation import evaluate_held_out
 from workloads.training.attempt.needs import Needs
 from workloads.training.attempt.rank import TrainingRank
@@ -21,6 +22,8 @@ from workloads.training.attempt.saving import Saving
 from workloads.training.attempt.timing import Timing
 from workloads.training.data.feed import Repeated
 from workloads.training.digests import expect_agreement
+from workloads.training.guard.division import DivisionGuard
+from workloads.training.guard.pace import Pace
 from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import reportable
 from workloads.training.reported import TRAIN_LOSS, expect_own_names, plain_metrics
@@ -28,6 +31,7 @@ from workloads.training.step import train_step
 from workloads.training.updates.update import updates_of
 
 MEASURED_STEP = 2  # after the start, as optimizer states and lazily created buffers exist by then
+_OF_ON_STEP, _OF_ON_EVALUATE = -3, -4  # in seeds
 ROUNDING = 1e-6  # of a step: sums of gains that are one step in exact numbers
 
 
@@ -53,6 +57,7 @@ class Loop:
     def __init__(self, rank: TrainingRank, begun: int) -> None:
         self._rank, self._job, self._begun = rank, rank.job, begun
         self._saving, self._timing, self._needs = Saving(rank), Timing(rank), Needs(rank)
+        self._division, self._pace = DivisionGuard(rank), Pace(time.monotonic())
         self._phase_losses: dict[str, list[float]] = {}  # since the last report
         self._mean_loss = math.nan  # of the steps since the last report but one
 
@@ -86,11 +91,30 @@ class Loop:
                 raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}{self._advice(step)}")
             losses.append(loss)
             before, step, done = done, step + 1, self._end_step(done, sum(losses) / len(losses))
+            self._guard(step - 1, is_last=done >= job.last_step)
             if self._report_all(before, done):
                 losses.clear()
+                self._pace.end_evaluation()
             if stop and done < job.last_step:
                 return "stopped"
         return "done"
+
+    def _guard(self, step: int, *, is_last: bool) -> None:
+        """Check now and then that the curve does not depend on how a batch is divided. Rank 0's clock decides."""
+        if not self._job.guard or self._division.gives_up:
+            return
+        self._pace.end_step()
+        if not is_last:
+            if not self._pace.may_be_due:
+                return
+            rank = self._rank
+            if not rank.any(rank.is_first and self._pace.has_time(time.monotonic())):
+                return
+        began = time.monotonic()
+        with self._rank.budget.during(AttemptPhase.STEP), self._rank.budget.settling():
+            self._division.check(step)
+            expect_agreement(self._rank.model, self._rank.mesh, f"after {step + 1} steps")
+        self._pace.end_check(time.monotonic() - began)
 
     def _advice(self, step: int) -> str:
         """Advice for a loss of optimizer step ``step`` that is not finite, to follow it."""
@@ -142,6 +166,8 @@ class Loop:
 
     def _step(self, step: int, done: int, measured: bool) -> Tensor:
         updates_of(self._rank.model).step = step
+        if defines(self._rank.workload, "on_step"):  # it draws the same on every rank, and in every attempt
+            seed_everything((self._job.seed, step, _OF_ON_STEP), self._rank.workload)
         self._rank.workload.on_step(done, self._job.steps, self._rank.optimizer)
         if not measured:
             with self._rank.budget.settling():
@@ -204,6 +230,7 @@ class Loop:
                 f"the workload reports {', '.join(values)}, but the objective is {missing!r}: set the study's "
                 "objective to one of these, or return that metric from evaluate"
             )
+        seed_everything((self._job.seed, step, _OF_ON_EVALUATE), rank.workload)
         updates_of(rank.model).after_evaluation(rank.workload, values)
         with reportable("on_evaluate"):
             values = plain_metrics(values)  # which it may have changed

@@ -11,7 +11,9 @@ import torch
 from estimators.learning import AttemptPhase
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints import checkpoint
-from workloads.training.checkpoints.name import CheckpointName, trial_folder
+from workloads.training.checkpoints.folders import remove
+from workloads.training.checkpoints.kept import KeptState
+from workloads.training.checkpoints.name import CheckpointName, trial_folder, written_checkpoints
 from workloads.training.faults import StorageFault
 from workloads.training.updates.update import updates_of
 
@@ -25,6 +27,8 @@ class Saving:
         self._rank = rank
         self._seconds = 0.0  # that the last checkpoint took
         self._saved_at = -math.inf  # when it was done, by the monotonic clock
+        self._kept = KeptState(rank.workload, rank.model)
+        self._is_told = False  # that some attributes are not kept
         self._best: tuple[float, int] | None = None  # the best value of a trial that counts by it, and its step
 
     def resume(self) -> int:
@@ -34,6 +38,9 @@ class Saving:
         """
         job = self._rank.job
         start = self._loaded()
+        if job.resume is None and self._rank.is_first:  # of attempts whose curve does not count
+            for forgotten in written_checkpoints(job.checkpoint_root, job.trial_id):
+                remove(forgotten.folder(job.checkpoint_root))
         if job.best is not None and job.best[1] <= start // job.unit_steps:  # a later one is evaluated again
             self._best = job.best
         return start
@@ -57,7 +64,8 @@ class Saving:
             )
         with rank.budget.lifted():
             is_own = resume.trial_id == rank.job.trial_id  # a copy of another trial has options of its own
-            checkpoint.load(root, resume, rank.model, rank.optimizer, with_options=is_own, is_checked=is_own)
+            kept = checkpoint.load(root, resume, rank.model, rank.optimizer, with_options=is_own, is_checked=is_own)
+        self._kept.load(kept)
         if not is_own:
             updates_of(rank.model).skip(rank.job.begin)
         return resume.step * rank.job.unit_steps
@@ -91,8 +99,20 @@ class Saving:
             needed = {*rank.reporter.needed_checkpoints()}
             if self._best is not None:
                 needed.add(CheckpointName(job.trial_id, self._best[1]))
-            checkpoint.save(job.checkpoint_root, name, rank.model, rank.optimizer, needed)
+            checkpoint.save(job.checkpoint_root, name, rank.model, rank.optimizer, needed, self._kept.values())
+        self._tell()
         self._saved_at = time.monotonic()
         self._seconds = self._saved_at - began
         if rank.is_first:
             rank.reporter.checkpoint(step // job.unit_steps)
+
+    def _tell(self) -> None:
+        """Say once which attributes a resumed training would not have."""
+        if self._kept.left_out and self._rank.is_first and not self._is_told:
+            self._is_told = True
+            names = ", ".join(f"{name} ({kind})" for name, kind in self._kept.left_out.items())
+            print(
+                f"checkpoints do not hold {names}, so a trial that resumes begins with new values: keep numbers, "
+                "tensors, or lists and dictionaries of these, or define state_dict and load_state_dict",
+                flush=True,
+            )

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from workloads.parallel.forward_state.state import forward_state, set_attributes
+from workloads.files.untrusted import open_plain
 from workloads.parallel.optimizers.zero1 import ZeroOptimizer
 from workloads.refusals import WorkloadError
 from workloads.training.checkpoints.agreed import barrier, from_rank_0, of_all_stages, rank
@@ -41,6 +41,7 @@ from workloads.training.checkpoints.folders import (
     write_json,
 )
 from workloads.training.checkpoints.intact import damage, expect_intact, write_sums
+from workloads.training.checkpoints.kept import Kept
 from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
 from workloads.training.checkpoints.retention import outdated
 from workloads.training.checkpoints.safe_reader import SafeReader
@@ -48,6 +49,8 @@ from workloads.training.faults import StorageFault
 from workloads.training.updates.update import averages_of, previous_gradients_of, updates_of
 
 _AVERAGE = "average/"
+_KEPT = "kept.pt"
+NOTHING_KEPT: Kept = {}
 
 
 def save(
@@ -56,6 +59,7 @@ def save(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     needed: Collection[CheckpointName] = (),
+    kept: Kept = NOTHING_KEPT,
 ) -> Path:
     """Write a checkpoint, delete all earlier ones of the trial except the last two, and return its folder.
 
@@ -64,7 +68,7 @@ def save(
     """
     target = checkpoint.folder(root)
     with explained(f"the checkpoint of step {checkpoint.step} cannot be written to {target.parent}"):
-        _save(root, checkpoint, model, optimizer)
+        _save(root, checkpoint, model, optimizer, kept)
         if rank() == 0:
             for old in outdated(written_checkpoints(root, checkpoint.trial_id), checkpoint, needed):
                 remove(old.folder(root))
@@ -85,7 +89,7 @@ def load(
     *,
     with_options: bool = True,
     is_checked: bool = False,
-) -> None:
+) -> Kept:
     """Read a checkpoint into ``model`` and ``optimizer``, whichever plan wrote it; all ranks call it.
 
     Every rank reads its shards straight into its parameters; missing optimizer states are created. The optimizer's
@@ -96,7 +100,7 @@ def load(
     with explained(f"the checkpoint of step {checkpoint.step} cannot be read from {folder.parent}"):
         if not is_checked:
             expect_intact(folder, checkpoint)
-        _load(folder, model, optimizer, with_options)
+        return _load(folder, model, optimizer, with_options)
 
 
 def progress_at(root: Path, checkpoint: CheckpointName) -> tuple[int, int] | None:
@@ -176,7 +180,9 @@ def load_whole(root: Path, checkpoint: CheckpointName, model: nn.Module) -> None
         dcp_load(entries, storage_reader=reader, no_dist=True)
 
 
-def _save(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _save(
+    root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: torch.optim.Optimizer, kept: Kept
+) -> None:
     target = checkpoint.folder(root)
     target.parent.mkdir(parents=True, exist_ok=True)
     if rank() == 0:
@@ -184,14 +190,14 @@ def _save(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: t
     staged = unfinished(target, from_rank_0(uuid.uuid4().hex))
     try:
         tensors, scalars = _optimizer_state(model, optimizer, _prefix(optimizer))
-        attributes = forward_state(model).named_attributes()
-        held = {f"attribute/{name}": value for name, value in attributes.items() if isinstance(value, Tensor)}
-        state = {**_model_state(model), **_kept_state(model), **tensors, **held}
+        state = {**_model_state(model), **_kept_state(model), **tensors}
         with _quiet():
             writer = FileSystemWriter(staged, sync_files=True)
             written = dcp_save(in_chunks(state), storage_writer=writer, no_dist=not dist.is_initialized())
         scalars = of_all_stages(scalars)
-        plain = of_all_stages({name: value for name, value in attributes.items() if not isinstance(value, Tensor)})
+        kept = of_all_stages(kept)
+        trainable = of_all_stages({name: True for name, each in model.named_parameters() if each.requires_grad})
+        members = of_all_stages(_members(model, optimizer))
         spread = of_all_stages({key: True for key, state in tensors.items() if isinstance(state, DTensor)})
         names = of_all_stages(_exported_names(model))
         if rank() == 0:
@@ -199,13 +205,15 @@ def _save(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: t
             values = {
                 "step": checkpoint.step,
                 "groups": _group_values(optimizer),
+                "members": members,
+                "trainable": list(trainable),
                 "state": scalars,
-                "attributes": plain,
                 "exported": names,
                 "updates": updates_of(model).state(),
                 "spread": list(spread),  # states that were computed from sharded gradients, even single numbers
             }
             write_json(staged / "scalars.json", values)
+            torch.save(kept, staged / _KEPT)
         write_sums(staged, checkpoint)
         if rank() == 0:
             if target.exists() and damage(target, checkpoint):
@@ -217,7 +225,7 @@ def _save(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: t
         raise
 
 
-def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with_options: bool) -> None:
+def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with_options: bool) -> Kept:
     reader = SafeReader(folder)
     stored = reader.read_metadata().state_dict_metadata
     _expect_same_model(folder, stored, model)
@@ -235,12 +243,6 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
                 names[name], entry, is_spread=key in scalars.get("spread", ())
             )
     tensors, _ = _optimizer_state(model, optimizer, prefix)
-    held = {
-        key.removeprefix("attribute/"): torch.empty(entry.size, dtype=entry.properties.dtype)
-        for key, entry in stored.items()
-        if key.startswith("attribute/") and isinstance(entry, TensorStorageMetadata)
-    }
-    tensors |= {f"attribute/{name}": tensor for name, tensor in held.items()}
     _begin_kept(model, stored)
     tensors |= _kept_state(model)
     with _quiet():
@@ -252,11 +254,48 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
         name = key.removeprefix(prefix)
         if key.startswith(prefix) and name in names:
             optimizer.state[names[name]].update(fields)
-    set_attributes(model, {**held, **scalars.get("attributes", {})})
+    _begin_groups(model, optimizer, scalars)
     for number, group in enumerate(optimizer.param_groups if with_options else ()):
         for key, value in scalars["groups"][group.get("part_of", number)].items():
             group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
     updates_of(model).load(scalars.get("updates", {}), with_options=with_options)
+    return _read_kept(folder)
+
+
+def _read_kept(folder: Path) -> Kept:
+    """What the training kept in attributes; nothing in a checkpoint from before there was such a file."""
+    try:
+        with open_plain(folder, _KEPT) as file:
+            kept: Kept = torch.load(file, map_location="cpu", weights_only=True)
+            return kept
+    except FileNotFoundError:
+        return NOTHING_KEPT
+
+
+def _members(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[int]]:
+    """Name of each parameter → the number of its group, in a list, among those that ``_group_values`` counts."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = [group for group in optimizer.param_groups if "part_of" not in group]
+    return {
+        names[parameter]: [number]
+        for number, group in enumerate(groups)
+        for parameter in group["params"]
+        if parameter in names
+    }
+
+
+def _begin_groups(model: nn.Module, optimizer: torch.optim.Optimizer, scalars: Mapping[str, Any]) -> None:
+    """Train the parameters that trained when the checkpoint was written, with groups that the training has added."""
+    trainable = scalars.get("trainable")
+    if trainable is None:  # from before this was written
+        return
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name in trainable)
+    num_groups = sum("part_of" not in group for group in optimizer.param_groups)
+    for number, values in list(enumerate(scalars["groups"]))[num_groups:]:
+        added = [parameters[name] for name, (group,) in scalars["members"].items() if group == number]
+        optimizer.add_param_group({**values, "params": added})
 
 
 def _names_of_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:

@@ -11,7 +11,7 @@ import random
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -60,6 +60,13 @@ class Feed(Protocol):
 
     def step(self, step: int) -> Iterator[Batch]:
         """The micro-batches of optimizer step ``step``; afterwards the generators are seeded for its passes."""
+        ...
+
+    def parts(self, step: int, places: Sequence[Tensor]) -> Iterator[Batch]:
+        """Batches of the samples at ``places`` in optimizer step ``step``, after ``step`` has given that step's own.
+
+        The caller keeps the generators. Not for data sets that can only be read in order.
+        """
         ...
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
@@ -173,6 +180,15 @@ class IndexFeed:
         for part in more:
             yield self._transform(workload.train_batch(part), step)
 
+    def parts(self, step: int, places: Sequence[Tensor]) -> Iterator[Batch]:
+        indices = self._order.places(step, self._plan.batch)[:, 2]
+        seed_everything((self._seed, step), self._workload)
+        if not self._draws_samples:
+            yield from (self._workload.train_batch(indices[part]) for part in places)
+            return
+        batch = self._workload.train_batch(indices)
+        yield from (tree_map_only(Tensor, lambda tensor: host_copy(tensor[part]), batch) for part in places)  # noqa: B023
+
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
         """``eval_batch`` draws the same numbers for a sample in every evaluation, and under every plan.
 
@@ -260,6 +276,10 @@ class DatasetFeed:
         while batches:
             yield self._transform(batches.pop(), step)  # nothing here holds a batch that has been used
         yield from (self._transform(batch, step) for batch in self._batches(requests))
+
+    def parts(self, step: int, places: Sequence[Tensor]) -> Iterator[Batch]:
+        samples = self._order.places(step, self._plan.batch)
+        yield from (self._reader.read(_request("train", samples[part], step)) for part in places)
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
         num = self._workload.num_eval

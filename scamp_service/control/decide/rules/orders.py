@@ -40,6 +40,7 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         in_epochs=study.budget.unit == "epoch",
         best_of=study.objectives.best_of,
         best=None if trial.value is None or trial.best_step is None else (trial.value, trial.best_step),
+        guard=study.guard,
     )
 
 

@@ -26,6 +26,7 @@ from tests.ranks import ORDER, FakeSink
 from workloads.refusals import WorkloadError
 from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.faults import StorageFault
+from workloads.training.guard.division import DependsOnDivision
 from workloads.training.memory.budget import OutOfMemory
 from workloads.training.runtime import PeerLost
 
@@ -195,12 +196,18 @@ def test_a_full_disk_and_a_lost_checkpoint_folder_are_faults_that_any_rank_repor
         assert sink.outcomes == [(Outcome.FAULT, f"rank 1: {why}")]
 
 
-def test_a_loss_that_is_not_finite_is_reported_as_diverged_by_the_rank_that_ends_first() -> None:
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (NonFiniteLoss("the training loss became nan at step 3"), Outcome.DIVERGED),
+        (DependsOnDivision("the loss changes in step 1"), Outcome.DEPENDS_ON_DIVISION),
+    ],
+)
+def test_what_all_ranks_find_is_reported_by_the_one_that_ends_first(error: Exception, outcome: Outcome) -> None:
     first, second = FakeSink(), FakeSink()
     for sink, rank in ((first, 0), (second, 1)):
-        ended = end(fail(NonFiniteLoss("the training loss became nan at step 3")), sink, rank=rank)
-        assert ended.outcome is Outcome.DIVERGED
-    assert first.outcomes == second.outcomes == [(Outcome.DIVERGED, "the training loss became nan at step 3")]
+        assert end(fail(error), sink, rank=rank).outcome is outcome
+    assert first.outcomes == second.outcomes == [(outcome, str(error))]
 
 
 class Hostile(ValueError):

@@ -197,6 +197,13 @@ def test_a_trial_that_diverged_is_pruned_without_a_value_for_the_sampler() -> No
     assert move.reason == "diverged: the training loss became nan at step 3"
 
 
+def test_a_curve_that_depends_on_the_division_of_a_batch_begins_anew_under_another_plan() -> None:
+    divided = attempt(outcome=Outcome.DEPENDS_ON_DIVISION, detail="the gradient of a changes by 9 % in step 1")
+    move = only_move(effects_of(trials=[trial(step=2)], attempts=[divided]))
+    assert (move.to, move.waits_for) == (TrialState.WAITING, WaitsFor.NEW_PLAN)
+    assert move.reason.endswith("the curve depends on the division: the gradient of a changes by 9 % in step 1")
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_trial_that_ends_with_an_objective_that_is_not_finite_has_not_completed(value: float) -> None:
     move = only_move(effects_of(trials=[trial(step=60, value=value)], attempts=[attempt(outcome=Outcome.DONE)]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from estimators.learning import Learned, PastAttempt
+from estimators.learning import Ending, Learned, PastAttempt
 from estimators.model import MIB, Layout, Plan
 from placement.model import Cluster, Offer
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial, Size
@@ -47,6 +47,13 @@ def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
     assert [effect.demand.learned for effect in decided if isinstance(effect, Size)] == [learned]
     others, _ = learning(replace(FAILED, device_kinds=("H200",)), state=TrialState.WAITING, plan=None)
     assert [effect.demand.learned for effect in others if isinstance(effect, Size)] == [{}]
+
+
+def test_a_family_whose_curve_depends_on_the_division_of_a_batch_is_not_divided_again() -> None:
+    words = "the gradient of a changes by 9 %"
+    divided = replace(FAILED, ending=Ending.DEPENDS_ON_DIVISION, why=words)
+    decided, _ = learning(FAILED, divided, FAILED, state=TrialState.WAITING, plan=None)
+    assert [effect.demand.undivided for effect in decided if isinstance(effect, Size)] == [words]
 
 
 def test_a_candidate_is_sized_with_the_past_of_its_family_and_runs_with_the_seconds_of_its_plan() -> None:

@@ -29,6 +29,22 @@ def test_a_start_is_reported_once_and_confirmed_until_there_is_a_checkpoint(stor
     assert not store.report_started(trial_id, 1, "token-1", now=8.0)
 
 
+def test_a_training_that_depends_on_the_division_of_a_batch_is_forgotten(store: Store) -> None:
+    trial_id = run(store)
+    assert report(store, metric(trial_id, 1, 10, 0.5))
+    assert store.report(Report(trial_id, 1, "token-1", checkpoint_step=10), now=6.0)
+    assert store.checkpoints([trial_id]) and store.trial(trial_id).value == 0.5
+    assert store.report_outcome(trial_id, 1, "token-1", Outcome.DEPENDS_ON_DIVISION, "the loss changes", now=7.0)
+    forgotten = store.trial(trial_id)
+    assert (forgotten.step, forgotten.value, forgotten.best_step) == (0, None, None)
+    assert store.metrics(trial_id) == [] and store.checkpoints([trial_id]) == {}
+    late = Report(
+        trial_id, 1, "token-1", metrics=[metric(trial_id, 2, 20, 0.6)], objectives=["acc"], checkpoint_step=20
+    )
+    assert not store.report(late, now=8.0), "rows of another rank were on their way"
+    assert store.metrics(trial_id) == [] and store.checkpoints([trial_id]) == {}
+
+
 def test_a_stale_report_is_refused_and_stores_nothing(store: Store) -> None:
     trial_id = run(store)
 

@@ -1,0 +1,178 @@
+"""A curve that depends on how a batch is divided ends its training; one that does not is left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.model import Plan
+
+CASES = """
+import torch
+from torch import nn
+from torch.nn import functional
+from workloads.protocol import Workload
+
+CLASSES = torch.arange(64) // 16  # stored class after class
+POINTS = torch.randn(64, 6, generator=torch.Generator().manual_seed(0)) + CLASSES[:, None]
+WEIGHTS = torch.tensor([1.0, 2.0, 4.0, 12.0])
+
+
+class Base(Workload):
+    num_train, num_eval, default_batch = 64, 16, 32
+    def build_model(self): return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+    def optimizer(self, model): return torch.optim.SGD(model.parameters(), 0.1)
+    def train_batch(self, indices): return POINTS[indices], CLASSES[indices]
+    eval_batch = train_batch
+    def loss(self, model, batch): return functional.cross_entropy(model(batch[0]), batch[1])
+    def evaluate(self, model, batch):
+        return {"loss": functional.cross_entropy(model(batch[0]), batch[1], reduction="none")}
+
+
+class Weighted(Base):
+    def loss(self, model, batch): return functional.cross_entropy(model(batch[0]), batch[1], weight=WEIGHTS)
+
+
+class Hooked(Base):
+    def build_model(self):
+        model = super().build_model()
+        model[0].register_full_backward_hook(lambda module, inputs, outputs: None)
+        model[1].register_forward_hook(self.clamped)
+        return model
+    def clamped(self, module, inputs, output):
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient / gradient.norm())
+
+
+class Gated(nn.Module):
+    '''Attention between samples behind a gate that is 0 at first.'''
+    def __init__(self):
+        super().__init__()
+        self.lift, self.out, self.gate = nn.Linear(6, 8), nn.Linear(8, 4), nn.Parameter(torch.zeros(1))
+    def forward(self, x):
+        x = self.lift(x).tanh()
+        return self.out(x + self.gate * (x @ x.T).softmax(-1) @ x)
+
+
+class Attends(Base):
+    def build_model(self): return Gated()
+
+
+class Later(Base):
+    '''A term over the batch that grows from 0, after two steps.'''
+    def on_step(self, step, steps, optimizer): self.share = max(0, step - 1)
+    def loss(self, model, batch):
+        out = model(batch[0])
+        return functional.cross_entropy(out, batch[1]) + self.share * out.mean(0).square().sum()
+
+
+class Counted(Weighted):
+    '''A sum, and what it is divided by.'''
+    def loss(self, model, batch):
+        losses = functional.cross_entropy(model(batch[0]), batch[1], weight=WEIGHTS, reduction="sum")
+        return losses, WEIGHTS[batch[1]].sum()
+
+
+class Dropped(Base):
+    def build_model(self):
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 4))
+
+
+class Noisy(Base):
+    '''A function that drops out by the mode of the model.'''
+    def loss(self, model, batch):
+        return functional.cross_entropy(model(functional.dropout(batch[0], training=model.training)), batch[1])
+
+
+class Drawing(Base):
+    '''Batches that are made together, as they are random.'''
+    def train_batch(self, indices):
+        points, classes = super().train_batch(indices)
+        return points + 0.1 * torch.randn(points.shape), classes
+
+
+class Keeping(Base):
+    '''State that a pass changes, and that the check brings back.'''
+    def build_model(self):
+        model = super().build_model()
+        model[0].register_buffer("passes", torch.zeros(()))
+        model[0].register_forward_pre_hook(self.count)
+        return model
+    def count(self, module, inputs):
+        if module.training:
+            module.passes += 1
+
+
+class Leftover(Base):
+    '''A layer that no optimizer has: its gradient grows with every step.'''
+    def optimizer(self, model): return torch.optim.SGD(model[2].parameters(), 0.1)
+
+
+class Complex(Base):
+    def build_model(self):
+        model = nn.Sequential(nn.Linear(6, 8, dtype=torch.complex64), nn.Linear(8, 4, dtype=torch.complex64))
+        return model
+    def loss(self, model, batch): return functional.cross_entropy(model(batch[0].cfloat()).abs(), batch[1])
+    def evaluate(self, model, batch):
+        return {"loss": functional.cross_entropy(model(batch[0].cfloat()).abs(), batch[1], reduction="none")}
+"""
+DIVIDED = [Plan(8, num_micro_batches=4), Plan(16, dp_shard=2), Plan(4, num_micro_batches=4, dp_replicate=2)]
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "cases.py").write_text(CASES)
+    return {"code_dir": str(tmp_path), "params": {"batch": 32}}
+
+
+def refusal(ranks: Any, plan: Plan, name: str, cases: dict[str, Any], steps: int = 4) -> str:
+    answers = ranks.train(plan, steps, workload=f"cases.py:{name}", **cases)
+    assert {answer["error"] for answer in answers} == {"DependsOnDivision"}, "all ranks end alike"
+    assert len({answer["message"] for answer in answers}) == 1
+    return str(answers[0]["message"])
+
+
+@pytest.mark.parametrize("plan", DIVIDED, ids=str)
+@pytest.mark.parametrize("name", ["Weighted", "Attends"])
+def test_a_loss_that_depends_on_the_division_ends_after_the_first_step(
+    ranks: Any, cases: dict[str, Any], name: str, plan: Plan
+) -> None:
+    assert " changes " in (words := refusal(ranks, plan, name, cases)) and "in step 1 when" in words
+    assert ranks.curve(Plan(32), workload=f"cases.py:{name}", **cases), "one rank trains it"
+
+
+def test_a_gradient_that_a_hook_changes_ends_a_training_in_micro_batches(ranks: Any, cases: dict[str, Any]) -> None:
+    words = refusal(ranks, Plan(8, num_micro_batches=4), "Hooked", cases)
+    assert words.startswith("the gradient of ") and words.endswith(
+        "in step 1 when micro-batches have 4 instead of 8 samples"
+    )
+
+
+def test_a_term_that_begins_later_is_found_before_the_last_report(ranks: Any, cases: dict[str, Any]) -> None:
+    plan = Plan(8, num_micro_batches=4)
+    (answer,) = ranks.train(plan, 7, workload="cases.py:Later", report_every=7, **cases)
+    assert answer["error"] == "DependsOnDivision" and answer["reports"] == [], "no value of such a curve is reported"
+
+
+@pytest.mark.parametrize("plan", DIVIDED, ids=str)
+@pytest.mark.parametrize("name", ["Counted", "Dropped", "Noisy", "Drawing", "Complex", "Leftover"])
+def test_what_depends_on_the_division_by_rounding_or_as_documented_trains_on(
+    ranks: Any, cases: dict[str, Any], name: str, plan: Plan
+) -> None:
+    assert len(ranks.curve(plan, 4, workload=f"cases.py:{name}", **cases)) == 2
+
+
+@pytest.mark.parametrize("name", ["Keeping", "Drawing", "Dropped", "Leftover"])
+def test_a_checked_training_has_the_curve_of_one_that_is_not(ranks: Any, cases: dict[str, Any], name: str) -> None:
+    plan = Plan(8, num_micro_batches=4)
+    checked = ranks.curve(plan, 6, workload=f"cases.py:{name}", **cases)
+    assert checked == ranks.curve(plan, 6, workload=f"cases.py:{name}", guard=False, **cases)
+
+
+def test_precision_decides_what_counts_as_rounding(ranks: Any, cases: dict[str, Any]) -> None:
+    cases = {**cases, "params": {"batch": 32, "precision": "bf16"}}
+    plan = Plan(8, num_micro_batches=4)
+    assert len(ranks.curve(plan, 4, workload="cases.py:Base", **cases)) == 2
+    assert refusal(ranks, plan, "Weighted", cases)

@@ -1,0 +1,57 @@
+"""Sketches of gradients: a few numbers for each, by which two gradients are compared without a copy of either.
+
+Every element is multiplied by a random sign and added to one of ``WIDTH`` sums. The squared distance of two sketches is
+that of the gradients on average, with a relative standard deviation of √(2/WIDTH) (count sketch: Charikar, Chen &
+Farach-Colton 2002; as a projection: Weinberger et al. 2009). It is linear, so sketches of ranks may be added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from workloads.parallel.forward_state.snapshot import local_part
+
+WIDTH = 32
+_PIECE = 2**16
+"""Elements whose signs are drawn; the next ones have the same, in other sums and perhaps turned."""
+
+
+def sketches(parameters: Iterable[Tensor]) -> Tensor:
+    """Sketch of the gradient that this rank has of each parameter, shape [n, WIDTH], fp64; 0 where there is none."""
+    return torch.stack([_sketch(parameter.grad) for parameter in parameters]).cpu()
+
+
+def _sketch(gradient: Tensor | None) -> Tensor:
+    sums = torch.zeros(WIDTH, dtype=torch.float64)
+    if gradient is None:
+        return sums
+    local = local_part(gradient.detach())
+    if local.layout is not torch.strided:
+        local = local.coalesce()
+        return _of_values(local.values(), local.indices()[0])
+    return _of_values(local, None)
+
+
+def _of_values(values: Tensor, rows: Tensor | None) -> Tensor:
+    """The sketch of a dense gradient, or of the ``rows`` of a sparse one."""
+    sums = torch.zeros(WIDTH, dtype=torch.float64, device=values.device)
+    signs = _signs().to(values.device)
+    if rows is not None:
+        flat = values.reshape(len(rows), -1).double()
+        of_rows = (flat @ signs[: flat.shape[1]].double()) * signs[rows % _PIECE].double()
+        return sums.index_add_(0, rows % WIDTH, of_rows)
+    flat = (torch.view_as_real(values) if values.is_complex() else values).reshape(-1)
+    for number, piece in enumerate(torch.split(flat, _PIECE)):
+        signed = piece.float() * signs[: len(piece)]
+        rest = len(piece) % WIDTH
+        folded = signed[: len(piece) - rest].view(-1, WIDTH).sum(0, dtype=torch.float64)
+        folded[:rest] += signed[len(piece) - rest :]
+        sums += torch.roll(folded, number) * signs[number % _PIECE]
+    return sums
+
+
+def _signs() -> Tensor:
+    return torch.randint(2, (_PIECE,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
