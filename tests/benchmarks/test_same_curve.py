@@ -102,4 +102,5 @@ def test_the_page_has_wrong_idioms_first_and_says_why_plans_are_refused() -> Non
         ("a/b.py:B", "1 rank", Outcome("wrong", "", 0.5)),
     ]
     rows = [line for line in page(findings).splitlines() if line.startswith("| a/")]
-    assert rows == ["| a/b.py:B |  | 1 |  |  |  |  |  | 5e-01 |  |", "| a/b.py:A |  |  |  |  | 1 |  |  | 0e+00 | one / two |"]
+    wrong = "| a/b.py:B |  | 1 |  |  |  |  |  | 5e-01 |  |"
+    assert rows == [wrong, "| a/b.py:A |  |  |  |  | 1 |  |  | 0e+00 | one / two |"]

@@ -195,7 +195,7 @@ def _save(
             writer = FileSystemWriter(staged, sync_files=True)
             written = dcp_save(in_chunks(state), storage_writer=writer, no_dist=not dist.is_initialized())
         scalars = of_all_stages(scalars)
-        kept = of_all_stages(kept)
+        kept = of_all_stages(dict(kept))
         trainable = of_all_stages({name: True for name, each in model.named_parameters() if each.requires_grad})
         members = of_all_stages(_members(model, optimizer))
         spread = of_all_stages({key: True for key, state in tensors.items() if isinstance(state, DTensor)})

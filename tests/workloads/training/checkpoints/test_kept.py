@@ -1,0 +1,153 @@
+"""What a training keeps in attributes is there when it resumes."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from estimators.model import Candidate, Plan
+from tests.workloads.one_rank import Collected
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.checkpoints.kept import KeptState, NotPlain, decoded, encoded
+from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.runtime import train
+
+CASES = """
+from collections import deque
+import torch
+from torch import nn
+from workloads.protocol import Workload
+
+POINTS = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Base(Workload):
+    num_train, num_eval, default_batch = 64, 16, 16
+    def build_model(self): return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    def optimizer(self, model): return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    def train_batch(self, indices): return POINTS[indices]
+    eval_batch = train_batch
+    def loss(self, model, batch): return (model(batch)[:, 0] - batch.sum(1)).square().mean()
+    def evaluate(self, model, batch): return {"loss": (model(batch)[:, 0] - batch.sum(1)).square()}
+
+
+class Baseline(Base):
+    '''A running mean and a history in attributes of the workload.'''
+    average, seen = 0.0, None
+    def loss(self, model, batch):
+        losses = (model(batch)[:, 0] - batch.sum(1)).square()
+        self.average = 0.9 * self.average + 0.1 * losses.mean().detach()
+        self.seen = self.seen or deque(maxlen=3)
+        self.seen.append(float(losses.detach().max()))
+        return (losses / (1 + self.average + max(self.seen))).mean()
+
+
+class Mean(nn.Module):
+    '''The same mean in a plain attribute, which changes in place.'''
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mean = nn.Linear(6, 1), torch.zeros(())
+    def forward(self, x):
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.mean())
+        return self.layer(x - self.mean)
+
+
+class InModel(Base):
+    def build_model(self): return Mean()
+
+
+class Unfreezing(Base):
+    '''A part joins once, with a group of its own.'''
+    def build_model(self):
+        model = super().build_model()
+        model[0].requires_grad_(False)
+        return model
+    def optimizer(self, model): return torch.optim.SGD(model[2].parameters(), 0.1, momentum=0.9)
+    def on_step(self, step, steps, optimizer):
+        if step == 2:
+            self.unfreeze(optimizer)
+    def loss(self, model, batch):
+        self.model = model
+        return super().loss(model, batch)
+    def unfreeze(self, optimizer):
+        self.model[0].requires_grad_(True)
+        optimizer.add_param_group({"params": list(self.model[0].parameters()), "lr": 0.05})
+
+
+class Drawing(Base):
+    '''`on_step` draws random numbers.'''
+    def on_step(self, step, steps, optimizer): self.shift = torch.randn(1)
+    def loss(self, model, batch): return super().loss(model, batch + self.shift)
+
+
+class Paired(Base):
+    '''State behind methods of the workload's own.'''
+    def __init__(self, params):
+        super().__init__(params)
+        counter = iter(range(10**6))
+        self.count = lambda: next(counter)
+        self.age = 0
+    def loss(self, model, batch):
+        self.age = self.count()
+        return super().loss(model, batch) / (1 + self.age)
+    def state_dict(self): return {"age": self.age}
+    def load_state_dict(self, state):
+        for _ in range(state["age"] + 1):
+            self.count()
+"""
+
+
+def curve(folder: Path, name: str, *pieces: tuple[int, int]) -> list[Any]:
+    reports: list[Any] = []
+    for begin, until in pieces:
+        reporter, resume = Collected(None), CheckpointName(1, begin) if begin else None
+        job = TrainingJob(
+            Candidate(f"cases.py:{name}", None, {}), folder, Plan(16), 0, 8, 2, None, folder / f"{name}-{pieces}", 1,
+            resume, ["loss"], until=until,
+        )  # fmt: skip
+        assert train(job, 0, 1, None, reporter) == "done"
+        reports += reporter.reports
+    return reports
+
+
+@pytest.mark.parametrize("name", ["Baseline", "InModel", "Unfreezing", "Drawing", "Paired"])
+def test_a_resumed_training_has_the_curve_of_one_that_was_not_interrupted(tmp_path: Path, name: str) -> None:
+    (tmp_path / "cases.py").write_text(CASES)
+    straight = curve(tmp_path, name, (0, 8))
+    assert curve(tmp_path, name, (0, 4), (4, 8)) == straight
+
+
+VALUES = [
+    None, True, 3, 2.5, 1j, "text", b"bytes", [1, [2.0]], (1, "a"), {"a": {1: 2}}, {1, 2}, frozenset({3}),
+    deque([1, 2], 4), np.float32(2.5), np.arange(6).reshape(2, 3), torch.arange(3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_kept_value_comes_back_as_it_was(value: Any, tmp_path: Path) -> None:
+    torch.save(encoded({"x": value}), tmp_path / "kept.pt")
+    back = decoded(torch.load(tmp_path / "kept.pt", weights_only=True))["x"]
+    assert type(back) is type(value) and repr(back) == repr(value)
+
+
+def test_what_no_checkpoint_can_hold_is_named() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.same, self.data = object(), torch.zeros(8)
+
+    owner, model = Owner(), nn.Linear(1, 1)
+    state = KeptState(owner, model)
+    assert state.values() == {} and state.left_out == {}
+    owner.other, owner.number = object(), 3  # type: ignore[attr-defined]
+    owner.data.add_(1)
+    assert state.values()[""].keys() == {"number", "data"}
+    assert state.left_out == {"self.other": "object"}
+    with pytest.raises(NotPlain, match="object"):
+        encoded([object()])
