@@ -104,8 +104,8 @@ def _hasten_start() -> None:
             time.sleep(0.02)
 
     def start_without_waiting(command: list[str], process_type: str, *args: Any, **options: Any) -> Any:
-        known = ["--dashboard_agent_listen_port=1"] if process_type == "raylet" else []  # nobody asks that agent
-        return start_process([*command, *known], process_type, *args, **options)
+        ports = ["--dashboard_agent_listen_port=1"] if process_type == "raylet" else []  # nobody asks that agent
+        return start_process([*command, *ports], process_type, *args, **options)
 
     node.wait_for_persisted_port = wait_for_port
     services.get_node = get_node_soon
