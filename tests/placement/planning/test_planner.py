@@ -311,9 +311,9 @@ def test_a_batch_that_cannot_be_divided_gets_one_rank_and_one_micro_batch() -> N
 def test_plans_that_cannot_be_used_are_not_compared() -> None:
     divided = Model(state=30, sample=1).chosen(batch=32)
     assert any(option.plan.layout.divides_batch for option in divided.options), "they would be faster"
-    whole = Model(state=30, sample=1, indivisible=WHOLE, divisions=Divisions(most_parts=4)).chosen(batch=32)
-    assert {option.plan.tp for option in whole.options} > {1}, "ranks may divide the model"
-    assert not any(option.plan.layout.divides_batch for option in whole.options)
+    answer = Model(state=30, sample=1, indivisible=WHOLE, divisions=Divisions(most_parts=4)).chosen(batch=32)
+    assert {option.plan.tp for option in answer.options} > {1}, "ranks may divide the model"
+    assert not any(option.plan.layout.divides_batch for option in answer.options)
 
 
 @pytest.mark.parametrize("devices", [cluster(100), FOUR], ids=["one device", "four devices"])

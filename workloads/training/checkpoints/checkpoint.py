@@ -263,7 +263,7 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
 
 
 def _read_kept(folder: Path) -> Kept:
-    """What the training kept in attributes; nothing in a checkpoint from before there was such a file."""
+    """State that the training kept in attributes; nothing in a checkpoint from before there was such a file."""
     try:
         with open_plain(folder, _KEPT) as file:
             kept: Kept = torch.load(file, map_location="cpu", weights_only=True)

@@ -47,7 +47,7 @@ class KeptState:
         """Attributes of the workload that have changed and that no checkpoint can hold, and their types."""
 
     def values(self) -> Kept:
-        """What has changed, for ``torch.save``."""
+        """The attributes that have changed, for ``torch.save``."""
         self.left_out.clear()
         kept: dict[str, dict[str, Any]] = {}
         for owner, name, value in _attributes(self._workload, self._model):

@@ -38,5 +38,5 @@ def test_the_weighted_mean_over_ranks_is_that_over_samples(plan: Plan) -> None:
     for parts in ("planned", "other"):
         dealings = [dealt(plan, rank, 3) for rank in range(plan.world_size)]
         samples = [torch.cat(list(getattr(dealing, parts))) for dealing in dealings]
-        of_ranks = [dealing.weight * values[own].mean() for dealing, own in zip(dealings, samples, strict=True)]
+        of_ranks = [dealing.weight * values[places].mean() for dealing, places in zip(dealings, samples, strict=True)]
         assert torch.stack(of_ranks).mean() == pytest.approx(float(values[torch.cat(samples)].mean()))
