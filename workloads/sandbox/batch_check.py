@@ -222,7 +222,8 @@ def _first_finding(
             seed_everything(0, workload)
             if tries := _tries(workload, split, flops):
                 model: nn.Module = model_of(workload)._apply(partial(_in, dtype=dtype))  # type: ignore[no-untyped-call]
-                return check(_Comparison(workload, model, tries, dtype))
+                finding = check(_Comparison(workload, model, tries, dtype))
+                return finding if finding or dtype is torch.float64 else None  # a small term hides in rounding
         except Exception:  # a trace explains it
             log.debug("whether the loss and the metrics are means over samples cannot be found out", exc_info=True)
     return None
