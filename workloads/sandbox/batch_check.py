@@ -92,8 +92,9 @@ def why_whole(workload: Workload, flops: float = 0.0) -> str:
     """Why ranks and micro-batches may not divide a batch of this workload; empty if they may, or if nobody can tell.
 
     ``flops`` are those of a forward pass of one sample. Nobody can tell for models that are too large to be run here,
-    and for losses that draw random numbers. What the workload itself says (``indivisible``) counts too: a small term may
-    show nothing in a few samples. A loss with a count that is 0 in all tries may not be divided. A workload that ``accepts_parts`` is not asked.
+    and for losses that draw random numbers. What the workload itself says (``indivisible``) counts too, as a small term
+    may show nothing in a few samples. A loss with a count that is 0 in all tries may not be divided. A workload that
+    ``accepts_parts`` is not asked.
     """
     finding = _first_finding(_difference_of_losses, workload, "train", flops)
     if finding or workload.accepts_parts or not workload.indivisible:
