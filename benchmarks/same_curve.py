@@ -4,6 +4,8 @@ An idiom is traced under the plan's layouts first, as a study does: what the tra
 run, then two more in a new training that resumes from the checkpoint. Losses and metrics after each step must be those
 of one rank. Where an idiom legitimately depends on how a batch is divided (batch statistics), one rank divides its
 batch equally. Prints what is wrong and what is refused, with the reason, and last the figures as one line of JSON.
+
+With ``--drawn`` programs are drawn from a grammar instead (see ``curves.drawn``).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.curves import drawn
 from benchmarks.curves.forks import CRASHED, HANGS, in_forks
 from benchmarks.curves.running import BATCH, Idiom, trace_layout, train_rank
 from benchmarks.running.results import setting
@@ -256,9 +259,13 @@ def main() -> None:
     parser.add_argument(
         "--results", type=Path, metavar="FILE", help="keep results here; idioms in it are not run again"
     )
+    parser.add_argument("--drawn", type=int, metavar="N", help="N programs drawn from a grammar, instead of idioms")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write all results to this Markdown page")
     options = parser.parse_args()
     _warm_up()
+    if options.drawn:
+        print(json.dumps(_drawn(range(options.seed, options.seed + options.drawn))))
+        return
     findings = _read(options.results)
     chosen = [entry for entry in idioms(options.folder or FOLDERS) if options.idioms in str(entry[0])]
     with tempfile.TemporaryDirectory(prefix="scamp-curves-") as folder:
@@ -280,6 +287,23 @@ def main() -> None:
     if options.write:
         options.write.write_text(page(findings))
     print(json.dumps(figures(findings)))
+
+
+def _drawn(numbers: Sequence[int]) -> dict[str, float]:
+    """Run drawn programs with these numbers, print how each went, and return the figures."""
+    kinds: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="scamp-drawn-") as folder:
+        for number in numbers:
+            kind, detail, difference = drawn.outcome_of(number, Path(folder, str(number)))
+            kinds[kind] += 1
+            print(f"program {number}: {kind} {difference:.1e} {_line(detail)}", flush=True)
+    num = len(numbers)
+    return {
+        "drawn_programs": num,
+        "drawn_silently_wrong": kinds["wrong"],
+        "drawn_trained_pct": 100 * kinds["equal"] / num,
+        "drawn_failed": kinds["failed"] + kinds["hangs"],
+    }
 
 
 def _read(results: Path | None) -> list[Finding]:

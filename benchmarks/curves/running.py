@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +86,25 @@ def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path, guard: bool = 
     found that it depends on the division of a batch, which it looks for with ``guard``; {"error": …} for every other
     error.
     """
+    return train_until(idiom, plan, rank, folder, (HALF, WHOLE), guard)
+
+
+def train_until(
+    idiom: Idiom, plan: Plan, rank: int, folder: Path, ends: Sequence[int], guard: bool = True
+) -> dict[str, Any]:
+    """As ``train_rank``, with an attempt that ends after each of these numbers of steps."""
     torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
     reports = _Reports()
     try:
-        for begin, end in ((0, HALF), (HALF, WHOLE)):
+        for begin, end in pairwise((0, *ends)):
             job = TrainingJob(
                 candidate=Candidate(idiom.workload, None, {}),
                 code_dir=idiom.folder,
                 plan=plan,
                 seed=1,
-                steps=end,
+                steps=ends[-1],
+                until=end,
                 report_every=1,
                 budget_bytes=None,
                 checkpoint_root=folder / "checkpoints",
