@@ -15,8 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -392,10 +391,3 @@ def _with_password(server: PostgresServer) -> str:
         connection.execute("SELECT pg_reload_conf()")
     server.directory.chmod(0o711)  # its socket is for everybody
     return url.replace("postgres@", f"postgres:{password}@")
-
-
-@contextmanager
-def hostile_service() -> Iterator[HostileService]:
-    """The service for as long as the context lasts."""
-    with ExitStack() as stack:
-        yield HostileService(stack)

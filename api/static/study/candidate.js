@@ -54,7 +54,8 @@ export function candidatePanel({ state, page }) {
       if (trial) open(trial.params);
     },
     draw() {
-      button.hidden = !state.study.spec.search.sampler || !["RUNNING", "PAUSED", "COMPLETED"].includes(state.study.state);
+      button.hidden =
+        !state.study.spec.search.sampler || !["RUNNING", "PAUSED", "COMPLETED"].includes(state.study.state);
     },
   };
 }

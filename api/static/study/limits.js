@@ -48,7 +48,8 @@ export function limitsPanel({ state, feeds }) {
   return {
     shows: ["study"],
     draw() {
-      button.hidden = !state.study.spec.search.sampler || !["RUNNING", "PAUSED", "COMPLETED"].includes(state.study.state);
+      button.hidden =
+        !state.study.spec.search.sampler || !["RUNNING", "PAUSED", "COMPLETED"].includes(state.study.state);
     },
   };
 }

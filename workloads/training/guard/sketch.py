@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from workloads.parallel.forward_state.snapshot import local_part
+from workloads.parallel.forward_state.snapshot import local_part, real_numbers
 
 WIDTH = 32
 _PIECE = 2**16
@@ -43,7 +43,7 @@ def _of_values(values: Tensor, rows: Tensor | None) -> Tensor:
         flat = values.reshape(len(rows), -1).double()
         of_rows = (flat @ signs[: flat.shape[1]].double()) * signs[rows % _PIECE].double()
         return sums.index_add_(0, rows % WIDTH, of_rows)
-    flat = (torch.view_as_real(values) if values.is_complex() else values).reshape(-1)
+    flat = real_numbers(values).reshape(-1)
     for number, piece in enumerate(torch.split(flat, _PIECE)):
         signed = piece.float() * signs[: len(piece)]
         rest = len(piece) % WIDTH
