@@ -43,7 +43,7 @@ def _of_values(values: Tensor, rows: Tensor | None) -> Tensor:
         flat = values.reshape(len(rows), -1).double()
         of_rows = (flat @ signs[: flat.shape[1]].double()) * signs[rows % _PIECE].double()
         return sums.index_add_(0, rows % WIDTH, of_rows)
-    flat = real_numbers(values).reshape(-1)
+    flat = real_numbers(values.resolve_conj()).reshape(-1)
     for number, piece in enumerate(torch.split(flat, _PIECE)):
         signed = piece.float() * signs[: len(piece)]
         rest = len(piece) % WIDTH

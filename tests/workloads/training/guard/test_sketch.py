@@ -42,6 +42,11 @@ def test_a_sketch_is_linear_and_a_missing_gradient_is_zero() -> None:
     assert sketches([nn.Parameter(torch.zeros(3))]).abs().sum() == 0
 
 
+def test_a_conjugate_that_torch_only_notes_has_the_sketch_of_its_numbers() -> None:
+    gradient = torch.randn(20, dtype=torch.complex64)
+    torch.testing.assert_close(sketch(gradient.conj()), sketch(gradient.conj().resolve_conj()))
+
+
 def test_rows_of_a_sparse_gradient_may_come_in_any_order() -> None:
     rows, values = torch.tensor([5, 2, 900]), torch.randn(3, 4)
     sketched, again = (
