@@ -52,17 +52,17 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
     numbers, by which layers are all dropped or all kept. The largest peak counts.
     """
     first, model = _traced(recipe, layout, batch, equal_blocks, 0)
-    if model.even_choices:
-        same, _ = _traced(recipe, layout, batch, equal_blocks, UNEVEN)
-        return _larger(first, same, model.even_choices, layout)
-    if not model.has_drawn:
-        return first
-    draws = (*ENDS, *range(1, NUM_DRAWS - len(ENDS)))
-    others = [_traced(recipe, layout, batch, equal_blocks, draw)[0] for draw in draws]
-    if all(other.structure == first.structure for other in others):
-        return first  # they decide nothing about memory
-    largest = max([first, *others], key=lambda trace_: trace_.curve.peak_bytes(batch))
-    return replace(largest, assumptions=(*largest.assumptions, f"the largest of {NUM_DRAWS} random draws"))
+    largest = first
+    if model.has_drawn:
+        draws = (*ENDS, *range(1, NUM_DRAWS - len(ENDS)))
+        others = [_traced(recipe, layout, batch, equal_blocks, draw)[0] for draw in draws]
+        if any(other.structure != first.structure for other in others):  # they decide about memory
+            largest = max([first, *others], key=lambda trace_: trace_.curve.peak_bytes(batch))
+            largest = replace(largest, assumptions=(*largest.assumptions, f"the largest of {NUM_DRAWS} random draws"))
+    if not model.even_choices:
+        return largest
+    same, _ = _traced(recipe, layout, batch, equal_blocks, UNEVEN)
+    return _larger(largest, same, model.even_choices, layout)
 
 
 def _larger(even: Trace, same: Trace, assumed: str, layout: Layout) -> Trace:

@@ -26,7 +26,7 @@ from estimators.tracing.patches import fixed_draws
 from estimators.tracing.recorder import Batch
 from estimators.tracing.session.opened import ENDS, OpenedModel
 from estimators.tracing.session.recipe import Evaluate, Recipe
-from estimators.tracing.session.watched_optimizer import Step, WatchedOptimizer
+from estimators.tracing.session.watched_optimizer import OtherSteps, Step, WatchedOptimizer
 from estimators.tracing.sparse import grow
 from estimators.tracing.values.assumptions import IN_ILLUSTRATION
 from estimators.tracing.values.values import MOST_FIXED
@@ -74,11 +74,12 @@ class Session(OpenedModel):
         self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
         self._without_gradient: set[Tensor] = set()
         self._filled: set[Tensor] = set()  # parameters that only other steps give gradients
+        self._stateful: set[Tensor] = set()  # those of them that have no gradient whenever all others have one
         # Micro-batch → block → bytes that the block returns; at -1 those that the first block takes.
         self._outputs: dict[int, dict[int, int]] = {}
 
     def __exit__(self, *exc_info: Any) -> None:
-        del self._without_gradient, self._filled
+        del self._without_gradient, self._filled, self._stateful
         self._evaluate = None
         super().__exit__(*exc_info)
 
@@ -92,7 +93,8 @@ class Session(OpenedModel):
 
     def grow(self, num: int | None = None) -> list[tuple[Tensor, Tensor]]:
         copied = super().grow(num)
-        self._without_gradient |= {new for old, new in copied if old in self._without_gradient}
+        for parameters in (self._without_gradient, self._stateful):
+            parameters |= {new for old, new in copied if old in parameters}
         return copied
 
     @property
@@ -164,22 +166,26 @@ class Session(OpenedModel):
             self._begin_step()
         before = self._seeded()
 
-        def varies() -> bool:
-            """Whether another step may use other parameters than this one."""
-            values = self._recorder.values
-            return (
-                bool(self._recipe.unfreezes) or values.assumptions.varies or self.has_drawn or _random_state() != before
-            )
+        def other_steps() -> OtherSteps:
+            """Random numbers are traced with several draws, and even choices use all that one step can use."""
+            assumed = self._recorder.values.assumptions
+            if self._recipe.unfreezes or assumed.follows_data:
+                return OtherSteps.AS_WELL
+            if not (assumed.varies or self.has_drawn or _random_state() != before):
+                return OtherSteps.NEVER
+            # The other parts of a divided batch, on this rank or on others, use what this part does not.
+            return OtherSteps.AS_WELL if self._layout.divides_batch else OtherSteps.INSTEAD
 
-        watched = self._watched(update, varies)
+        watched = self._watched(update, other_steps)
         if num > 1:  # an earlier micro-batch may have used them
             watched.fill(self._filled)
         with self._recorder.values.assumptions.of_step(), fixed_draws(ENDS.get(self._draw), MOST_FIXED):
             self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
         self.has_drawn |= self._recorder.values.assumptions.has_drawn or _random_state() != before
         self._without_gradient, self._filled = watched.without_gradient, watched.filled
+        self._stateful = watched.stateful
         self.has_sparse_gradients |= watched.has_sparse_gradients
-        if self._filled:
+        if self._filled or self._stateful:
             self._assumed.add(self._recipe.unfreezes or GET_GRADIENTS)
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before, owners=owners))
 
@@ -232,13 +238,16 @@ class Session(OpenedModel):
         for parameter in self._model.parameters():
             if parameter.requires_grad and parameter not in self._without_gradient:
                 parameter.grad = torch.empty_like(parameter)
-        watched = self._watched(True, lambda: False)
+        watched = self._watched(True, lambda: OtherSteps.NEVER)
+        watched.stateful = self._stateful
         watched.step()
         watched.zero_grad()
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before))
 
-    def _watched(self, updates: bool, varies: Callable[[], bool]) -> WatchedOptimizer:
-        return WatchedOptimizer(self._model, self._optimizer, self._recorder, updates, varies, self._recipe.kept_of)
+    def _watched(self, updates: bool, other_steps: Callable[[], OtherSteps]) -> WatchedOptimizer:
+        return WatchedOptimizer(
+            self._model, self._optimizer, self._recorder, updates, other_steps, self._recipe.kept_of
+        )
 
     def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterable[Batch]]:
         with _disable_current_modes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,16 @@ from estimators.tracing.recorder import Recorder
 from estimators.work import Work
 
 _NOTHING = Passes((), (), Work())
+
+
+class OtherSteps(Enum):
+    """How other steps use the parameters that a traced step leaves without a gradient."""
+
+    NEVER = auto()
+    INSTEAD = auto()
+    """In place of parameters that the traced step uses: all have optimizer states in the end, but no gradients."""
+    AS_WELL = auto()
+    """Together with them: all have gradients at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +49,9 @@ class Step:
 class WatchedOptimizer:
     """Stands in for the optimizer in ``train_step``: splits the log where the passes end, and may skip the update.
 
-    If the step ``varies``, parameters of the optimizer that it has not used are ``filled`` with gradients, so that they
-    have optimizer states as after a step that has used them.
+    Parameters of the optimizer that only ``other_steps`` use are ``filled`` with gradients, so that they have optimizer
+    states as after a step that has used them. ``stateful`` ones get these gradients after the update, which is traced
+    without them.
     """
 
     def __init__(
@@ -48,15 +60,16 @@ class WatchedOptimizer:
         optimizer: Optimizer,
         recorder: Recorder,
         updates: bool,
-        varies: Callable[[], bool],
+        other_steps: Callable[[], OtherSteps],
         kept_of: Callable[[nn.Module], Mapping[Tensor, Sequence[Tensor]]],
     ) -> None:
         self._kept_of = kept_of
         self._model, self._optimizer, self._recorder, self._updates = model, optimizer, recorder, updates
-        self._varies = varies
+        self._other_steps = other_steps
         self.seen = Step(_NOTHING, _NOTHING)
         self.without_gradient: set[Tensor] = set()
         self.filled: set[Tensor] = set()
+        self.stateful: set[Tensor] = set()
         self.has_sparse_gradients = False
 
     def fill(self, parameters: Iterable[Tensor]) -> None:
@@ -70,8 +83,13 @@ class WatchedOptimizer:
 
     def step(self) -> None:
         recorder, parameters = self._recorder, list(self._model.parameters())
-        if any(parameter.grad is None and parameter.requires_grad for parameter in parameters) and self._varies():
-            self.fill(tensor for tensor in held_by(self._optimizer) if tensor.requires_grad)
+        if any(parameter.grad is None and parameter.requires_grad for parameter in parameters):
+            unused = {tensor for tensor in held_by(self._optimizer) if tensor.requires_grad and tensor.grad is None}
+            match self._other_steps():
+                case OtherSteps.AS_WELL:
+                    self.fill(unused)
+                case OtherSteps.INSTEAD:
+                    self.stateful |= unused
         recorder.categorise([parameter.grad for parameter in parameters], "gradients")
         self.has_sparse_gradients = any(tensor.grad is not None and tensor.grad.is_sparse for tensor in parameters)
         self.without_gradient = {parameter for parameter in parameters if parameter.grad is None}
@@ -82,6 +100,15 @@ class WatchedOptimizer:
             self._optimizer.step()
             recorder.categorise([self._optimizer.state, list(self._kept_of(self._model).values())], "optimizer")
         self.seen = Step(passes, replace(recorder.passes, num_before=num_before), num_alive)
+        if self._updates and self.stateful:
+            self._make_states()
+
+    def _make_states(self) -> None:
+        """Update the ``stateful`` parameters alone, so that they have optimizer states; the step does not show it."""
+        self._optimizer.zero_grad()
+        self.fill(self.stateful)
+        self._optimizer.step()
+        self._recorder.categorise([self._optimizer.state, list(self._kept_of(self._model).values())], "optimizer")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._optimizer.zero_grad(set_to_none)

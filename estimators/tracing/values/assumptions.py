@@ -38,12 +38,13 @@ class Assumptions:
     """The assumptions of one trace.
 
     ``has_drawn`` says whether any decision was random, ``varies`` whether a step with other samples may decide
-    otherwise. ``in_evaluation``: what runs now only makes metrics or pictures, so whole tensors of unknown values may
-    be looked at: they are 0. ``in_step``: what runs now are the passes of a step.
+    otherwise, and ``follows_data`` whether the samples themselves decide. ``in_evaluation``: what runs now only makes
+    metrics or pictures, so whole tensors of unknown values may be looked at: they are 0. ``in_step``: what runs now are
+    the passes of a step.
     """
 
     def __init__(self) -> None:
-        self.in_evaluation = self.in_step = self.has_drawn = self.varies = False
+        self.in_evaluation = self.in_step = self.has_drawn = self.varies = self.follows_data = False
         self._where = ""
         self._places: dict[str, dict[tuple[str, int], None]] = {}
 
@@ -94,6 +95,7 @@ class Assumptions:
     def assume(self, *because: str) -> None:
         """Note what the code that runs now lets us assume; ``DRAWN`` is noted as a draw instead."""
         self.varies |= not self.in_evaluation and not _VARYING.isdisjoint(because)
+        self.follows_data |= not self.in_evaluation and FIRST_SAMPLES in because
         for assumption in because:
             if assumption == DRAWN:
                 self.has_drawn = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -181,6 +182,20 @@ class Dropping(Deep):
         return self.head(x)
 
 
+class OneOfTwo(nn.Module):
+    """Each step uses one of two layers, of the number that ``choose`` returns."""
+
+    def __init__(self, choose: Callable[[], int]) -> None:
+        super().__init__()
+        self.choose = choose
+        layers = (nn.Sequential(nn.Linear(WIDTH, 40 * WIDTH), nn.Linear(40 * WIDTH, WIDTH)) for _ in range(2))
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers[self.choose()](x)
+        return out
+
+
 class Spare(Deep):
     """Has a parameter, larger than all others, that takes no part in the loss: no gradient, no states."""
 
@@ -243,6 +258,24 @@ def test_a_model_that_drops_layers_is_predicted_for_a_step_that_keeps_them(
 ) -> None:
     dropping, keeping = (trace(recipe(partial(Dropping, draw, rate)), layout, 16).curve for rate in (0.9, 0.0))
     assert dropping.peak_bytes(16) == pytest.approx(keeping.peak_bytes(16), abs=TOLERANCE_BYTES)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(accumulate=True)], ids=str)
+def test_layers_that_steps_use_in_turn_all_have_states_and_only_one_has_a_gradient(layout: Layout) -> None:
+    curve = trace(recipe(partial(OneOfTwo, lambda: random.randrange(2))), layout, 4).curve
+    in_turn = partial(OneOfTwo, partial(next, itertools.cycle([0, 1])))  # micro-batches of one step use both
+    assert curve.peak_bytes(4) == pytest.approx(measured(in_turn, layout, 4), abs=2 * TOLERANCE_BYTES)
+
+
+def test_experts_and_dropped_layers_are_predicted_for_a_step_that_keeps_them() -> None:
+    def drops_and_chooses(rate: float) -> nn.Module:
+        model = Dropping(lambda: random.random(), rate)
+        model.first.register_forward_hook(lambda layer, args, out: out * (1 if out.argmax(-1)[0] >= 0 else 2))
+        return model
+
+    dropping, keeping = (trace(recipe(partial(drops_and_chooses, rate)), Layout(), 16) for rate in (0.9, 0.0))
+    assert dropping.curve.peak_bytes(16) == pytest.approx(keeping.curve.peak_bytes(16), abs=TOLERANCE_BYTES)
+    assert any(assumption.startswith("choices by the model are even") for assumption in keeping.assumptions)
 
 
 def test_a_loop_that_waits_for_another_random_number_ends() -> None:
