@@ -46,14 +46,22 @@ class KeptState:
         self.left_out: dict[str, str] = {}
         """Attributes of the workload that have changed and that no checkpoint can hold, and their types."""
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether any attribute has changed, whether or not it can be kept."""
+        return any(True for _ in self._changed())
+
+    def _changed(self) -> Iterator[tuple[str, str, Any]]:
+        for owner, name, value in _attributes(self._workload, self._model):
+            before, content = self._before.get((owner, name), (NotPlain, None))
+            if value is not before or _content(value) != content:
+                yield owner, name, value
+
     def values(self) -> Kept:
         """The attributes that have changed, for ``torch.save``."""
         self.left_out.clear()
         kept: dict[str, dict[str, Any]] = {}
-        for owner, name, value in _attributes(self._workload, self._model):
-            before, content = self._before.get((owner, name), (NotPlain, None))
-            if value is before and _content(value) == content:
-                continue
+        for owner, name, value in self._changed():
             try:
                 kept.setdefault(owner, {})[name] = encoded(value)
             except NotPlain as error:

@@ -28,6 +28,7 @@ from workloads.protocol import Batch, defines
 from workloads.refusals import in_enough_digits
 from workloads.seeds import drawn_from, kept_generators, seed_everything
 from workloads.training.attempt.rank import TrainingRank
+from workloads.training.checkpoints.kept import KeptState
 from workloads.training.guard.dealing import Dealing, dealt
 from workloads.training.guard.sketch import sketches
 from workloads.training.step import phase_step
@@ -64,11 +65,15 @@ class DependsOnDivision(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """The loss of this rank, and a sketch of the gradient of each parameter."""
+    """The loss of this rank, and a sketch of the gradient of each parameter.
+
+    ``draws``: the loss draws random numbers; ``keeps``: passes leave something in attributes for later ones.
+    """
 
     loss: Tensor
     gradients: Tensor
     draws: bool
+    keeps: bool
 
 
 class DivisionGuard:
@@ -108,10 +113,18 @@ class DivisionGuard:
             self.gives_up = "the loss draws random numbers"
             return ""
         other = self._passes(loss, step, dealing.other, dealing.weight)
-        words = self._different_gradient(planned.gradients, other.gradients) or self._different_loss(planned, other)
-        first_words = self._first(words)
+        words = self._different(planned, other)
+        if not words and self._rank.any(planned.keeps):  # which shows in the step after
+            ways = (dealing.planned, dealing.other)
+            words = self._different(*(self._passes(loss, step, way, dealing.weight, repeats=2) for way in ways))
         of_phase = f" of the phase {phase}" if phase else ""
-        return first_words and f"{first_words} in step {step + 1}{of_phase} when {dealing.words}"
+        return words and f"{words} in step {step + 1}{of_phase} when {dealing.words}"
+
+    def _different(self, planned: _Passes, other: _Passes) -> str:
+        """What is different, in words that all ranks get; empty if nothing is."""
+        of_gradient = self._different_gradient(planned.gradients, other.gradients)
+        of_loss = self._different_loss(planned, other)  # in any case, as all ranks must take part
+        return self._first(of_gradient or of_loss)
 
     def _different_loss(self, planned: _Passes, other: _Passes) -> str:
         rank, plan = self._rank, self._rank.job.plan
@@ -146,20 +159,24 @@ class DivisionGuard:
         dist.all_gather_object(listed, words)
         return next(filter(None, listed))
 
-    def _passes(self, loss: Any, step: int, parts: Sequence[Tensor], weight: float) -> _Passes:
-        """The passes of micro-batches with the samples at these places of a step."""
+    def _passes(self, loss: Any, step: int, parts: Sequence[Tensor], weight: float, repeats: int = 1) -> _Passes:
+        """The last passes of micro-batches with the samples at these places of a step, which are repeated."""
         rank = self._rank
         model, probe = rank.model, _Probe(rank.model)
+        optimizer = cast(torch.optim.Optimizer, probe)
         with kept_generators(rank.workload), self._unchanged(weight):
-            with rank.budget.lifted():
-                batches = list(rank.feed.parts(step, parts))
-            seed_everything((rank.job.seed, step, rank.job.plan.data_rank(rank.number)), rank.workload)
-            before = drawn_from(rank.workload)
-            on_device = rank.all_on_device(_emptied(batches))
-            own_loss = phase_step(rank.workload, loss, model, cast(torch.optim.Optimizer, probe), on_device, len(parts))
+            kept = KeptState(rank.workload, model)
+            for _ in range(repeats):
+                with rank.budget.lifted():
+                    batches = list(rank.feed.parts(step, parts))
+                seed_everything((rank.job.seed, step, rank.job.plan.data_rank(rank.number)), rank.workload)
+                before = drawn_from(rank.workload)
+                on_device = rank.all_on_device(_emptied(batches))
+                own_loss = phase_step(rank.workload, loss, model, optimizer, on_device, len(parts))
             draws = drawn_from(rank.workload) != before
             factor = updates_of(model).loss_factor(len(parts))
-        return _Passes(own_loss.detach() * weight, probe.gradients / factor, draws)
+            keeps = kept.has_changed
+        return _Passes(own_loss.detach() * weight, probe.gradients / factor, draws, keeps)
 
     @contextmanager
     def _unchanged(self, weight: float) -> Iterator[None]:

@@ -105,6 +105,31 @@ class Keeping(Base):
             module.passes += 1
 
 
+class Averaging(nn.Module):
+    '''A moving average of samples in an attribute, by which later steps are divided.'''
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mean = nn.Linear(6, 4), torch.tensor(1.0)
+    def forward(self, x):
+        out = self.layer(x) / self.mean
+        if self.training:
+            self.mean = 0.5 * self.mean + 0.5 * x.square().mean().detach()
+            self.last = x.detach()  # for somebody to look at
+        return out
+
+
+class Averages(Base):
+    def build_model(self): return Averaging()
+
+
+class Looking(Base):
+    '''Attributes that nothing reads.'''
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        self.last_loss, self.last_batch = loss.detach(), batch
+        return loss
+
+
 class Leftover(Base):
     '''A layer that no optimizer has: its gradient grows with every step.'''
     def optimizer(self, model): return torch.optim.SGD(model[2].parameters(), 0.1)
@@ -143,6 +168,11 @@ def test_a_loss_that_depends_on_the_division_ends_after_the_first_step(
     assert ranks.curve(Plan(32), workload=f"cases.py:{name}", **cases), "one rank trains it"
 
 
+@pytest.mark.parametrize("plan", DIVIDED, ids=str)
+def test_state_of_samples_is_found_by_the_step_after(ranks: Any, cases: dict[str, Any], plan: Plan) -> None:
+    assert " changes " in refusal(ranks, plan, "Averages", cases)
+
+
 def test_a_gradient_that_a_hook_changes_ends_a_training_in_micro_batches(ranks: Any, cases: dict[str, Any]) -> None:
     words = refusal(ranks, Plan(8, num_micro_batches=4), "Hooked", cases)
     assert words.startswith("the gradient of ") and words.endswith(
@@ -157,7 +187,7 @@ def test_a_term_that_begins_later_is_found_before_the_last_report(ranks: Any, ca
 
 
 @pytest.mark.parametrize("plan", DIVIDED, ids=str)
-@pytest.mark.parametrize("name", ["Counted", "Dropped", "Noisy", "Drawing", "Complex", "Leftover"])
+@pytest.mark.parametrize("name", ["Counted", "Dropped", "Noisy", "Drawing", "Complex", "Leftover", "Looking"])
 def test_what_depends_on_the_division_by_rounding_or_as_documented_trains_on(
     ranks: Any, cases: dict[str, Any], name: str, plan: Plan
 ) -> None:
