@@ -121,7 +121,7 @@ class DivisionGuard:
         return words and f"{words} in step {step + 1}{of_phase} when {dealing.words}"
 
     def _different(self, planned: _Passes, other: _Passes) -> str:
-        """What is different, in words that all ranks get; empty if nothing is."""
+        """Words for a difference, which all ranks get; empty if there is none."""
         of_gradient = self._different_gradient(planned.gradients, other.gradients)
         of_loss = self._different_loss(planned, other)  # in any case, as all ranks must take part
         return self._first(of_gradient or of_loss)
