@@ -155,19 +155,36 @@ def _group_norm_backward(mode: Any, operation: Any, gradient: Tensor, source: Te
     return _gradients_of_norm(source, weight if weight is not None else gradient, is_needed)
 
 
+@_instead_of_decompositions(_aten.native_batch_norm.default)
+def _batch_norm(mode: Any, operation: Any, source: Tensor, *more: Any) -> Any:
+    """The output has the memory format of the input on a CPU, and is contiguous if the input is that, too, as an image
+    of one pixel is (``suggest_memory_format_contig`` in ATen/native/Normalization.cpp)."""
+    if source.device.type != "cpu":
+        return NotImplemented
+    parameter = next((tensor for tensor in more[:4] if tensor is not None), source)
+    dtype = parameter.dtype if source.dtype in _HALVES else source.dtype
+    mean, scale = (source.new_empty(source.shape[1] if more[4] else 0, dtype=dtype) for _ in range(2))
+    return _like(source, contiguous=source.is_contiguous()), mean, scale
+
+
 @_instead_of_decompositions(_aten.native_batch_norm_backward.default)
 def _batch_norm_backward(mode: Any, operation: Any, gradient: Tensor, source: Tensor, *more: Any) -> Any:
-    """The gradient of the input has the input's memory format on a CPU (ATen/native/Normalization.cpp)."""
+    """The gradient of the input is contiguous if the input is, and torch suggests one format for both gradients."""
     if source.device.type != "cpu":
         return NotImplemented
     weight, is_needed = more[0], more[7]
-    return _gradients_of_norm(source, weight if weight is not None else source, is_needed)
+    memory_format = suggest_memory_format(source)
+    is_same = suggest_memory_format(gradient) == memory_format and gradient.is_contiguous(memory_format=memory_format)
+    parameter = weight if weight is not None else source
+    return _gradients_of_norm(source, parameter, is_needed, contiguous=source.is_contiguous() and is_same)
 
 
-def _gradients_of_norm(source: Tensor, parameter: Tensor, is_needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
+def _gradients_of_norm(
+    source: Tensor, parameter: Tensor, is_needed: Sequence[bool], *, contiguous: bool = False
+) -> tuple[Tensor | None, ...]:
     """Gradients of the input, and of the weight and the bias in the type of ``parameter``, as far as asked for."""
     parameters = [parameter.new_empty(source.shape[1]) if is_wanted else None for is_wanted in is_needed[1:]]
-    return (_like(source) if is_needed[0] else None), *parameters
+    return (_like(source, contiguous=contiguous) if is_needed[0] else None), *parameters
 
 
 @_instead_of_decompositions(_aten.reflection_pad2d_backward.default, _aten.replication_pad2d_backward.default)
@@ -199,6 +216,7 @@ def _activation_backward(mode: Any, operation: Any, gradient: Tensor, *more: Any
     return result
 
 
-def _like(source: Tensor) -> Tensor:
-    """A tensor of the same shape in the memory format that torch suggests for ``source``."""
-    return torch.empty_like(source, memory_format=suggest_memory_format(source))
+def _like(source: Tensor, *, contiguous: bool = False) -> Tensor:
+    """A tensor of the same shape, ``contiguous`` or in the memory format that torch suggests for ``source``."""
+    memory_format = torch.contiguous_format if contiguous else suggest_memory_format(source)
+    return torch.empty_like(source, memory_format=memory_format)

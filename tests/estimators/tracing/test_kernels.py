@@ -27,6 +27,54 @@ def test_fake_lstms_keep_what_real_ones_keep(batch_first: bool) -> None:
         assert kept_bytes(nn.LSTM(20, 24, batch_first=batch_first), torch.randn(7, 3, 20)) == real
 
 
+def last(*shape: int) -> Tensor:
+    """An image with channels last."""
+    return torch.randn(shape).to(memory_format=torch.channels_last)
+
+
+def pixel(dtype: torch.dtype = torch.float32) -> Tensor:
+    """Images of one pixel, with the strides of images with channels last."""
+    return torch.randn(2, 8, dtype=dtype).as_strided((2, 8, 1, 1), (8, 1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        torch.randn(2, 8, 1, 1),
+        pixel(),
+        pixel(torch.bfloat16),
+        last(2, 1, 4, 4),
+        last(2, 8, 4, 4),
+        last(1, 8, 4, 4),
+        torch.randn(2, 16, 4, 4)[:, ::2],
+        torch.randn(4, 8, 4, 2).permute(3, 1, 2, 0),
+        torch.randn(2, 8, 5),
+        torch.randn(6, 8),
+        torch.randn(2, 8, 3, 3, 3).to(memory_format=torch.channels_last_3d),
+    ],
+    ids=lambda source: f"{tuple(source.shape)} {source.stride()}",
+)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", ["contiguous", "like the input", "transposed"])
+def test_batch_norm_has_the_strides_of_a_real_one(source: Tensor, training: bool, kind: str) -> None:
+    def strides(source: Tensor) -> list[tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]]:
+        ones = [source.new_ones(8 if source.shape[1] > 1 else 1, dtype=torch.float32) for _ in range(4)]
+        made = torch.ops.aten.native_batch_norm(source, *ones, training, 0.1, 1e-5)
+        gradient = source
+        if kind != "like the input":
+            gradient = torch.ones_like(source, memory_format=torch.contiguous_format)
+        if kind == "transposed":
+            gradient = gradient.transpose(0, 1).contiguous().transpose(0, 1)
+        back = torch.ops.aten.native_batch_norm_backward(
+            gradient, source, ones[0], *ones[2:], *made[1:], training, 1e-5, [True, True, True]
+        )
+        return [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in (*made, *back)]
+
+    real = strides(source)
+    with FakeTensorMode() as fake:
+        assert strides(fake.from_tensor(source)) == real
+
+
 @pytest.mark.parametrize("product", [torch.mm, torch.matmul, lambda a, b: torch.addmm(torch.zeros(4, 4), a, b)])
 def test_matrices_of_different_types_are_not_multiplied(product: Callable[[Tensor, Tensor], Tensor]) -> None:
     first, second = torch.zeros(4, 4), torch.zeros(4, 4, dtype=torch.bfloat16)
