@@ -20,6 +20,7 @@ class Needs:
     def __init__(self, rank: TrainingRank) -> None:
         self._rank, self._unfreezes = rank, bool(unfreezes(rank.workload))
         self._lengths = lengths_of(rank.workload, "train")
+        self._most_possible = -math.inf if self._lengths is None else float(self._lengths.max())
         self._longest, self._most_trained = -math.inf, 0
 
     @property
@@ -30,10 +31,14 @@ class Needs:
 
     def more(self, step: int, is_measured: bool) -> bool:
         """Whether the step after ``step`` needs more memory than all that were measured, of which ``step`` may be."""
-        trained = sum(parameter.numel() for parameter in self._rank.model.parameters() if parameter.requires_grad)
         if is_measured:
-            self._longest, self._most_trained = max(self._longest, self._length(step)), max(self._most_trained, trained)
-        return trained > self._most_trained or self._length(step + 1) > self._longest
+            self._longest, self._most_trained = max(self._longest, self._length(step)), self._num_trained
+        is_longer = self._longest < self._most_possible and self._length(step + 1) > self._longest
+        return is_longer or (self._unfreezes and self._num_trained > self._most_trained)
+
+    @property
+    def _num_trained(self) -> int:
+        return sum(parameter.numel() for parameter in self._rank.model.parameters() if parameter.requires_grad)
 
     def _length(self, step: int) -> float:
         """The longest sample of the step, over all ranks; 0 where samples have no lengths."""
