@@ -11,19 +11,27 @@ from torch import Tensor
 from estimators.scaling.formula import MOST_KEYS, QUERIES
 from estimators.tracing.workspace.amounts import Workspace
 from estimators.tracing.workspace.matrices import scratch_bytes
+from estimators.tracing.workspace.products import has_avx512
 
 _ATEN = torch.ops.aten
 FORWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu.default
+_PACKED_ROWS = 64
 BACKWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
 def forward(args: Sequence[Any]) -> Workspace:
-    """Workspace of the forward pass: scores, sums and results of one block, and its scores in 16 bits."""
-    query, key = args[:2]
+    """Workspace of the forward pass: scores, sums and results of one block, and its scores in 16 bits.
+
+    For tiles of AMX all keys and values are packed first.
+    """
+    query, key, value = args[:3]
     queries, keys, width = _block(query, key)
     numbers = queries * (keys + 2 + width)
     reduced = queries * keys * query.itemsize if query.itemsize < 4 else 0
-    return ((0, 4 * numbers + reduced),) * 2
+    packed = 0
+    if query.dtype is torch.bfloat16 and min(query.shape[2], key.shape[2]) >= _PACKED_ROWS and has_amx():
+        packed = key.nbytes // key.shape[2] * _up(key.shape[2], _PACKED_ROWS) + value.nbytes
+    return ((0, 4 * numbers + reduced + packed),) * 2
 
 
 def backward(args: Sequence[Any]) -> Workspace:
@@ -51,3 +59,12 @@ def _block(query: Tensor, key: Tensor) -> tuple[int, int, int]:
     """(queries, keys, width of a head) of one block."""
     queries = next(size for fewest, size in QUERIES if query.shape[2] >= fewest)
     return min(queries, query.shape[2]), min(MOST_KEYS, key.shape[2]), query.shape[3]
+
+
+def has_amx() -> bool:
+    """Whether torch uses tiles of AMX in this process."""
+    return has_avx512() and bool(torch.cpu._is_amx_tile_supported())
+
+
+def _up(size: int, block: int) -> int:
+    return -(-size // block) * block

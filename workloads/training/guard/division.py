@@ -167,8 +167,7 @@ class DivisionGuard:
         with kept_generators(rank.workload), self._unchanged(weight):
             kept = KeptState(rank.workload, model)
             for _ in range(repeats):
-                with rank.budget.lifted():
-                    batches = list(rank.feed.parts(step, parts))
+                batches = list(rank.feed.parts(step, parts))
                 seed_everything((rank.job.seed, step, rank.job.plan.data_rank(rank.number)), rank.workload)
                 before = drawn_from(rank.workload)
                 on_device = rank.all_on_device(_emptied(batches))

@@ -66,7 +66,7 @@ def test_a_spike_that_the_allowance_of_a_first_step_could_hide_counts_too(ranks:
 
 
 def test_one_rank_out_of_memory_ends_its_sibling_too_and_both_train_on(ranks: Any) -> None:
-    params = {"depth": 2, "width": 32, "spike_mib": 64, "spike_step": 3}
+    params = {"depth": 2, "width": 32, "spike_mib": 256, "spike_step": 3}
     answers = ranks.train(Plan(32, dp_shard=2), workload=FAULT, params=params, steps=5, budget_bytes=32 * MIB)
     assert {answer["error"] for answer in answers} <= {"OutOfMemory", "PeerLost"}
     assert any(answer["error"] == "OutOfMemory" for answer in answers)
@@ -243,7 +243,7 @@ with enforce(torch.device("cpu"), measure_held(), 5 << 20) as budget:
             with budget.settling():
                 step(10)
                 hoard.append(torch.ones(1 << 18))
-    except OutOfMemory:
+    except (OutOfMemory, RuntimeError):  # of `settling`, or of torch itself at the limit
         print("no tensors", len(hoard))
 """
 
