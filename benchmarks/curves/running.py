@@ -92,7 +92,7 @@ def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path, guard: bool = 
 def train_until(
     idiom: Idiom, plan: Plan, rank: int, folder: Path, ends: Sequence[int], guard: bool = True
 ) -> dict[str, Any]:
-    """As ``train_rank``, with an attempt that ends after each of these numbers of steps."""
+    """Train as ``train_rank`` does, in attempts that end after each of these numbers of steps."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     reports = _Reports()

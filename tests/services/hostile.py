@@ -224,7 +224,7 @@ TRIES = (
     "signals the API", "signals the controller", "finds secrets in its environment", "asks the API without the token",
     "connects to the database",
 )  # fmt: skip
-"""What users' code tries by itself; ``HostileService.tries`` has the arguments."""
+"""Names of the attempts that users' code makes by itself; ``HostileService.tries`` has their arguments."""
 
 
 class HostileService:
@@ -270,7 +270,7 @@ class HostileService:
         return self.client.study(study_id)["finished_at"] is not None
 
     def said(self, role: str, name: str) -> list[dict[str, Any]]:
-        """What users' code has written down."""
+        """The notes that users' code has written about one attempt."""
         lines = [json.loads(line) for line in (self.shared / "said").read_text().splitlines()]
         return [line for line in lines if (line["role"], line["name"]) == (role, name)]
 
@@ -346,7 +346,7 @@ class HostileService:
         return int(self.client.submit(code / "study.json")["id"])
 
     def _tries(self) -> dict[str, Try]:
-        """What users' code tries by itself, in ranks and in the process that traces."""
+        """The attempts of users' code, in ranks and in the process that traces."""
         api, controller = (pids_of(self.data_dir, words)[0] for words in ("-m api", "scamp_service controller"))
         supervisor, token = self.served.process.pid, {"Authorization": f"Bearer {self.token}"}
         address = self.served.url + "/v1/studies"

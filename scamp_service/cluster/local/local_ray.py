@@ -163,7 +163,7 @@ def _nodes(settings: Settings) -> list[dict[str, Any]]:
 
 
 OUTPUT_BYTES = 2**21
-"""Size of a file with output of a process of Ray, of which two are kept. The temporary folder may be small."""
+"""Largest output file of a process of Ray. Two are kept for each, as the temporary folder may be small."""
 
 
 def _environment(token_path: Path, account: UserAccount | None) -> dict[str, str]:
