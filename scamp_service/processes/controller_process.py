@@ -211,8 +211,8 @@ def controlling(
     """Wait for Ray, and yield the function that runs one tick.
 
     On exit every rank is ended, unless the cluster ``outlives`` this process and another controller is to find them.
-    ``news.tell`` is called whenever the next tick should not wait. Raises ``Unavailable`` when the thread that is ``starting``
-    Ray has ended without; the supervisor, which tries for ever, ends a controller that waits too long.
+    ``news.tell`` is called whenever the next tick should not wait. Raises ``Unavailable`` when the thread that is
+    ``starting`` Ray has ended without one; the supervisor, which tries for ever, ends a controller that waits too long.
     """
     with ExitStack() as stack:
         # Created first, so that it warms up while Ray starts.
