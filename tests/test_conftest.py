@@ -36,8 +36,10 @@ def test_hangs(started):
 def test_a_run_that_is_terminated_ends_its_processes_and_removes_its_folders(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(HANGS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
-    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    until((tmp_path / "done").exists, "the processes of the test")
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no part of this run
+    run = subprocess.Popen(command, cwd=ROOT, env=alone, stdout=subprocess.PIPE, text=True)
+    until(lambda: (tmp_path / "done").exists() or run.poll() is not None, "the processes of the test")
+    assert run.poll() is None, run.communicate()[0]
     child, fork = map(int, (tmp_path / "pids").read_text().split())
     os.kill(fork, signal.SIGTERM)  # a fork of a test has no fixtures to end
     until(lambda: not Path(f"/proc/{fork}").exists(), "the end of the fork")
