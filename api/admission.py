@@ -116,7 +116,7 @@ class Admission:
         return spec, check_workload(spec, code, self._process)
 
     def _earlier_study(self, spec: StudySpec, sha256: str | None, key: str) -> Study | None:
-        return self._store.study_of_key(spec.to_json(), spec.as_given(), sha256, key)
+        return self._store.study_of_key(spec.as_given(), sha256, key)
 
     def _create(self, spec: StudySpec, code: bytes | None, key: str | None, warnings: list[str]) -> Study:
         return self._store.create_study(

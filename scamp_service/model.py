@@ -243,7 +243,7 @@ class Trial:
     noise_scale: float | None = None
     """Noise scale of its gradient in samples, where AdaScale has estimated it (``workloads.gain``)."""
     waits_for: WaitsFor | None = None
-    """Its ``reason`` in one word; None: it does not wait, or an older version has written the row."""
+    """Its ``reason`` in one word; None: it does not wait."""
     num_failures: int = 0
     """Attempts that its own code ended with an error, since a user last retried it."""
     requeued_because: str = ""

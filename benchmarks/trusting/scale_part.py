@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from benchmarks.trusting.recount import recount
 from estimators.model import MIB, Plan
 from placement.model import Cluster, Device, Gang, Queued, Shape
 from placement.packing.ledger import Ledger
@@ -32,7 +33,6 @@ from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import UNCHANGED
 from scamp_service.settings import Settings
 from scamp_service.store import schema
-from scamp_service.store.recount import recount
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.simulation.faults import Clock, no_faults

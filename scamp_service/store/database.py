@@ -22,15 +22,11 @@ from sqlalchemy.pool import StaticPool
 
 from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.store import schema
-from scamp_service.store.recount import recount
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for the lock of another."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-
-FIRST_WITH_TALLIES = "0009"
-"""The first schema that keeps numbers about each study."""
 
 # Keys of PostgreSQL's advisory locks: two arbitrary numbers.
 _SCHEMA_LOCK, _EVENTS_LOCK = 0x5CA301, 0x5CA302
@@ -43,7 +39,7 @@ class Database:
         """Open the database, and create or upgrade its schema.
 
         Raises ``InvalidInput`` for any other URL, and ``Unavailable`` when the database cannot be used or was written
-        by a newer version of ScaMP.
+        by another version of ScaMP whose schema this one does not know.
         """
         self.url = _parse(url)
         self.sqlite = self.url.get_backend_name() == "sqlite"
@@ -193,14 +189,14 @@ class Database:
             revision = _revision(connection)
             if revision == schema.REVISION:
                 return
-            self._expect_free_names(connection, revision)
             if revision is None:
+                self._expect_free_names(connection)
                 _create(connection)
             elif not _migrate(connection, revision):
                 raise Unavailable(
-                    f"the study database {self._name} was written by a newer ScaMP (its schema is {revision}, and this "
-                    f"version supports up to {schema.REVISION}); upgrade ScaMP, or choose another database with "
-                    "SCAMP_DATABASE_URL"
+                    f"the study database {self._name} was written by a newer ScaMP, or before its first release (its "
+                    f"schema is {revision}, and this version supports up to {schema.REVISION}); upgrade ScaMP, or "
+                    "choose another database with SCAMP_DATABASE_URL"
                 )
 
     def _expect_unicode(self, connection: sa.Connection) -> None:
@@ -212,11 +208,10 @@ class Database:
                 "createdb -E UTF8 -T template0 NAME, and name it with SCAMP_DATABASE_URL"
             )
 
-    def _expect_free_names(self, connection: sa.Connection, revision: str | None) -> None:
+    def _expect_free_names(self, connection: sa.Connection) -> None:
         """Raise ``Unavailable`` if a table of another program has a name that one of ours is about to get."""
         names = set(sa.inspect(connection).get_table_names())
-        taken = sorted(names & {schema.VERSION_TABLE, *schema.metadata.tables})
-        if taken and (revision is None or schema.VERSION_TABLE not in names):
+        if taken := sorted(names & {schema.VERSION_TABLE, *schema.metadata.tables}):
             raise Unavailable(
                 f"the database {self._name} has tables that ScaMP did not create and whose names it needs: "
                 f"{', '.join(taken)}; choose another database with SCAMP_DATABASE_URL"
@@ -348,18 +343,11 @@ def _configure_postgresql(connection: Any, _record: object) -> None:
     connection.commit()
 
 
-_OLD_VERSION_TABLE = "alembic_version"  # before the tables had a prefix; other programs have one of this name
-
-
 def _revision(connection: sa.Connection) -> str | None:
     """The revision of the schema; None if the database holds none of our tables."""
-    names = set(sa.inspect(connection).get_table_names())
-    if schema.VERSION_TABLE in names:
-        return connection.execute(sa.select(schema.version.c.version_num)).scalar()
-    if names >= {_OLD_VERSION_TABLE, "blobs", "studies", "trials", "attempts", "leases"}:
-        revision: str | None = connection.exec_driver_sql(f"SELECT version_num FROM {_OLD_VERSION_TABLE}").scalar()
-        return revision
-    return None
+    if not sa.inspect(connection).has_table(schema.VERSION_TABLE):
+        return None
+    return connection.execute(sa.select(schema.version.c.version_num)).scalar()
 
 
 def _create(connection: sa.Connection) -> None:
@@ -380,15 +368,8 @@ def _migrate(connection: sa.Connection, revision: str) -> bool:
     revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if revision not in revisions:
         return False
-    if not sa.inspect(connection).has_table(schema.VERSION_TABLE):
-        connection.exec_driver_sql(f"ALTER TABLE {_OLD_VERSION_TABLE} RENAME TO {schema.VERSION_TABLE}")
-        if connection.dialect.name == "postgresql":
-            name = f"{_OLD_VERSION_TABLE}_pkc"
-            connection.exec_driver_sql(f"ALTER INDEX {name} RENAME TO scamp_{name}")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-    if revision < FIRST_WITH_TALLIES:
-        recount(connection)
     return True
 
 

@@ -33,7 +33,7 @@ def option_of(data: Mapping[str, Any]) -> Option:
 
     Its prediction has the reserved MiB, but not what they are for: that is not stored.
     """
-    evidence = Evidence(data["evidence"]) if "evidence" in data else _evidence_of_earlier(data)
+    evidence = Evidence(data["evidence"])
     reserved_bytes = data["reserved_mib"] * MIB
     # These are lower bounds, unless something was learned of the family; how much is not stored.
     is_learned = evidence in (Evidence.AT_LEAST, Evidence.STATES) and not data["at_least"]
@@ -47,12 +47,3 @@ def option_of(data: Mapping[str, Any]) -> Option:
         data["communication_share"],
         data["relative_device_seconds"],
     )
-
-
-def _evidence_of_earlier(data: Mapping[str, Any]) -> Evidence:
-    """The evidence of an option that an earlier version has written, which says it in words alone."""
-    if data["plan_text"].endswith(", states alone"):
-        return Evidence.STATES
-    if not data["traced"]:
-        return Evidence.UNITS
-    return Evidence.AT_LEAST if data["at_least"] else Evidence.TRACED

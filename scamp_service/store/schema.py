@@ -2,9 +2,9 @@
 
 JSON is stored as compact text, and an enumeration as its value. Three types hide differences between the databases:
 ``Real`` (SQLite turns NaN into NULL), ``Text`` (PostgreSQL refuses the NUL character, both refuse lone surrogates) and
-``Key`` (autoincrement). An empty database gets the tables below; ``migrations`` change those of older versions, and a
-test checks that both ways lead to the same tables. Tables and indexes have a prefix, because other programs may keep
-theirs in the same database: Optuna's are called ``studies``, ``trials`` and ``alembic_version``.
+``Key`` (autoincrement). An empty database gets the tables below; ``migrations`` change those of older versions.
+Tables and indexes have a prefix, because other programs may keep theirs in the same database: Optuna's are called
+``studies``, ``trials`` and ``alembic_version``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from estimators.model import Plan, Prediction
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Choice
 
-REVISION = "0031"
+REVISION = "0001"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -218,7 +218,7 @@ def dump_json(value: Any) -> str:
 
 
 def load_json(text: str) -> Any:
-    """The value of a JSON text. Halves of characters, which older versions stored, become ``?``."""
+    """The value of a JSON text. Halves of characters, which a user's code may report, become ``?``."""
     value = json.loads(text)
     if "\\ud" in text:  # half of a character, or a whole one beyond U+FFFF
         value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
@@ -262,7 +262,7 @@ studies = Table(
     Column("warnings", Names, nullable=False, default=()),
     Column("regret_bound", Real),
     Column("ends_as", Word(StudyState)),
-    Column("ran_seconds", Real, nullable=False, default=0.0, server_default="0"),
+    Column("ran_seconds", Real, nullable=False, default=0.0),
 )
 
 _is_completed = sa.text("state = 'COMPLETED'")

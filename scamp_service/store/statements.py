@@ -124,7 +124,7 @@ counts by it; no row while it may write checkpoints."""
 
 HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
 _S = schema.studies
-BY_KEY = select(_S.c.id, _S.c.spec, _S.c.code, _S.c.body_sha256).where(_S.c.idempotency_key == bindparam("key"))
+BY_KEY = select(_S.c.id, _S.c.body_sha256).where(_S.c.idempotency_key == bindparam("key"))
 CHANGE_NOTHING = (
     sa.delete(schema.studies).where(schema.studies.c.id == -1),
     sa.delete(schema.trials).where(schema.trials.c.id == -1),

@@ -138,7 +138,7 @@ class Store(Reports, Leases, Requests):
                 study_id = expect_same(connection.execute(sql.BY_KEY, {"key": idempotency_key}).one(), row)
         return self.study(study_id)
 
-    def study_of_key(self, spec: Json, request: Json, code: str | None, idempotency_key: str) -> Study | None:
+    def study_of_key(self, request: Json, code: str | None, idempotency_key: str) -> Study | None:
         """The study that ``create_study`` has created with this key; None if there is none yet.
 
         Raises ``Conflict`` when the key belongs to another study.
@@ -147,8 +147,8 @@ class Store(Reports, Leases, Requests):
             known_study = connection.execute(sql.BY_KEY, {"key": idempotency_key}).first()
         if known_study is None:
             return None
-        row = {"idempotency_key": idempotency_key, "spec": spec, "code": code}
-        return self.study(expect_same(known_study, {**row, "body_sha256": body_sha256_of(request, code)}))
+        row = {"idempotency_key": idempotency_key, "body_sha256": body_sha256_of(request, code)}
+        return self.study(expect_same(known_study, row))
 
     def move_study(
         self,

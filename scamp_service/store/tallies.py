@@ -1,8 +1,7 @@
 """The numbers that the store keeps about each study, so that nobody has to read all its trials to know them.
 
 Every transaction that changes a trial or an attempt also changes them. ``tally_study`` computes the same numbers from
-all the rows: for databases of older versions, and to prove that the kept ones are right. Pure; ``store`` writes the
-numbers.
+all the rows, to prove that the kept ones are right. Pure; ``store`` writes the numbers.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class Budget(Strict):
 
     @model_validator(mode="after")
     def _in_one_unit(self) -> Self:
-        """With ``epochs`` there are no ``steps``. Earlier versions stored the number of epochs as both."""
-        if self.epochs is not None and "steps" in self.model_fields_set and self.steps not in (None, self.epochs):
+        """With ``epochs`` there are no ``steps``."""
+        if self.epochs is not None and "steps" in self.model_fields_set and self.steps is not None:
             raise ValueError("steps and epochs both say how long a trial is; keep one of them")
         self.steps = None if self.epochs else self.length
         if self.epochs:

@@ -61,8 +61,6 @@ class Objectives:
     def of_spec(cls, spec: Mapping[str, Any]) -> Self:
         """The objectives in the JSON of a stored study. They were checked when it was submitted, not again here."""
         rows = spec.get("objectives") or [spec["objective"]]
-        if len(rows) < len(directions := spec.get("directions", ())):  # of another tool, stored by an earlier version
-            rows = named_by_place(directions)
         return cls(tuple(Objective.model_construct(**row) for row in rows))
 
     def __str__(self) -> str:

@@ -167,14 +167,6 @@ class NeverOptions(RuleOptions):
 
     rule: Literal["none"]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_halving(cls, value: Any) -> Any:
-        """Without the options of successive halving, which earlier versions stored with every rule."""
-        if isinstance(value, Mapping):
-            return {name: option for name, option in value.items() if name not in ("min_steps", "reduction_factor")}
-        return value
-
 
 AnyRuleOptions = (
     AshaOptions

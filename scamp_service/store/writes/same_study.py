@@ -6,32 +6,18 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from scamp_service.errors import Conflict, InvalidInput
+from scamp_service.errors import Conflict
 from scamp_service.model import Json
 from scamp_service.store import schema
-from scamp_service.study.parse import parse_study
 
 
 def expect_same(stored: Any, row: Mapping[str, Any]) -> int:
-    """The id of the stored study with this idempotency key. Raises ``Conflict`` unless ``row`` is the same study.
-
-    Versions before schema 0011 hashed the spec with its defaults, so theirs are compared with the defaults of today.
-    """
-    is_same = stored.body_sha256 == row["body_sha256"] or (
-        stored.code == row["code"] and _with_defaults(stored.spec) == _with_defaults(row["spec"])
-    )
-    if not is_same:
+    """The id of the stored study with this idempotency key. Raises ``Conflict`` unless ``row`` is the same study."""
+    if stored.body_sha256 != row["body_sha256"]:
         key = row["idempotency_key"]
         raise Conflict(f"the idempotency key {key!r} belongs to study {stored.id}, which is different; take a new key")
     study_id: int = stored.id
     return study_id
-
-
-def _with_defaults(spec: Json) -> Json:
-    try:
-        return parse_study(spec).to_json()
-    except InvalidInput:  # it has an option that exists no more
-        return spec
 
 
 def body_sha256_of(spec: Json, code: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -13,20 +14,16 @@ import optuna
 import psycopg
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.autogenerate import compare_metadata
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from sqlalchemy.pool import NullPool
 
 from scamp_service.errors import InvalidInput, Unavailable
-from scamp_service.lifecycle import StudyState, TrialState, WaitsFor
+from scamp_service.lifecycle import StudyState
 from scamp_service.store import database, schema
 from scamp_service.store.store import Store
-from scamp_service.store.tallies import tally_study
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = {"name": "digits"}
@@ -36,15 +33,46 @@ def url_of(path: Path) -> str:
     return f"sqlite:///{path / 'data' / 'scamp.db'}"
 
 
-def test_migrations_make_the_tables_that_the_code_expects(shared_url: str, monkeypatch: Any) -> None:
-    make_old(shared_url, monkeypatch, "0001", "")
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision, branch_labels, depends_on = "9000", "{newest}", None, None
+def upgrade():
+    op.add_column("scamp_studies", sa.Column("owner", sa.String(20)))
+"""
+
+
+@pytest.fixture
+def next_version(tmp_path: Path, monkeypatch: Any) -> None:
+    """The code of a later version, which has one more migration."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(database.MIGRATIONS, folder)
+    (folder / "versions" / "9000_next.py").write_text(NEXT.format(newest=schema.REVISION))
+    monkeypatch.setattr(database, "MIGRATIONS", folder)
+    monkeypatch.setattr(schema, "REVISION", "9000")
+
+
+def test_a_later_version_upgrades_the_database_and_keeps_its_studies(
+    shared_url: str, request: pytest.FixtureRequest
+) -> None:
+    first = Store(shared_url)
+    study = first.create_study(SPEC, now=1.0)
+    first.close()
+    request.getfixturevalue("next_version")
+    second = Store(shared_url)
+    assert second.studies() == [study]
+    with second._database.read() as connection:
+        assert connection.exec_driver_sql("SELECT owner FROM scamp_studies").scalars().all() == [None]
+        assert connection.execute(sa.select(schema.version.c.version_num)).scalars().all() == ["9000"]
+    second.close()
+
+
+def test_all_that_a_database_holds_has_the_prefix(shared_url: str) -> None:
     store = Store(shared_url)
-    with store._database.write() as connection:
-        options = {"compare_type": True, "version_table": schema.VERSION_TABLE}
-        assert compare_metadata(MigrationContext.configure(connection, opts=options), schema.metadata) == []
-        upgraded = names_in(connection)
+    with store._database.read() as connection:
+        names = names_in(connection)
     store.close()
-    assert all("scamp_" in name or name in ("uq_trials_study_number", "uq_logs_line") for name in upgraded), upgraded
+    assert all("scamp_" in name or name in ("uq_trials_study_number", "uq_logs_line") for name in names), names
 
 
 def names_in(connection: sa.Connection) -> set[str]:
@@ -56,66 +84,10 @@ def names_in(connection: sa.Connection) -> set[str]:
     return set(connection.exec_driver_sql(query).scalars())
 
 
-def test_an_upgraded_database_has_the_same_names_as_a_new_one(shared_url: str, monkeypatch: Any) -> None:
-    make_old(shared_url, monkeypatch, "0010", "")
-    upgraded = Store(shared_url)
-    with upgraded._database.read() as connection:
-        names = names_in(connection)
-    with upgraded._database.write() as connection:
-        for table in (schema.version, *reversed(schema.metadata.sorted_tables)):
-            connection.execute(sa.schema.DropTable(table))
-    upgraded.close()
-    new = Store(shared_url)
-    with new._database.read() as connection:
-        assert names_in(connection) == names
-    new.close()
-
-
 def test_the_newest_migration_is_the_one_that_the_code_names() -> None:
     config = Config()
     config.set_main_option("script_location", str(database.MIGRATIONS))
     assert ScriptDirectory.from_config(config).get_heads() == [schema.REVISION]
-
-
-_OF_0001 = """
-INSERT INTO studies (id, name, state, spec, reason, created_at, body_sha256)
- VALUES (1, 's', 'RUNNING', '{}', '', 1, '');
-INSERT INTO trials (id, study_id, number, state, attempt, params, reason, structure, plan_reason, predicted_bytes,
- reserved_mib, measured_bytes, extra_bytes, num_lost, num_oom, judged_step, step, created_at)
- VALUES (1, 1, 0, 'RUNNING', 2, '{}', '', 's', '', 130, 2, 120, 30, 0, 1, 0, 0, 1),
- (2, 1, 1, 'WAITING', 1, '{}', '', 's', '', 100, 1, 120, 30, 0, 1, 0, 0, 1);
-INSERT INTO attempts (trial_id, attempt, token, state, plan, devices, mib_per_rank, predicted_bytes, measured_bytes,
- outcome, detail, placement_reason, checkpoint_step, created_at, objective_seq) VALUES
- (1, 1, 't', 'ENDED', '{"micro_batch": 8}', '["a"]', 1, 100, 120, 'OUT_OF_MEMORY', '', '', -1, 1, -1),
- (1, 2, 'u', 'RUNNING', '{"micro_batch": 8}', '["a"]', 2, 130, 100, NULL, '', '', -1, 1, -1),
- (2, 1, 'v', 'ENDED', '{"micro_batch": 8}', '["a"]', 1, 100, 120, 'OUT_OF_MEMORY', '', '', -1, 1, -1);
-"""
-
-
-def test_a_study_of_the_first_schema_is_kept_and_its_predictions_are_split(shared_url: str, monkeypatch: Any) -> None:
-    make_old(shared_url, monkeypatch, "0001", _OF_0001)
-    store = Store(shared_url)
-    (first, second), (healing,) = store.attempts(1), store.attempts(2)
-    assert [attempt.prediction.traced_bytes for attempt in (first, second, healing)] == [100, 100, 100]
-    assert (first.device_kinds, store.trial(1).family, store.families(1)) == ((), "", [])
-    assert store.trial_counts(1) == {TrialState.RUNNING: 1, TrialState.WAITING: 1}
-    assert store.counted(1) == tally_study(store.trials(1), store.study_attempts(1))
-    assert store.counted(1).num_oom == 2
-    store.close()
-
-
-def make_old(url: str, monkeypatch: Any, revision: str, statements: str) -> None:
-    """A database as the version with this schema would have left it, after these statements."""
-    config = Config()
-    config.set_main_option("script_location", str(database.MIGRATIONS))
-    engine = engine_of(url)
-    with engine.begin() as connection, monkeypatch.context() as patch:
-        patch.setattr(schema, "VERSION_TABLE", "alembic_version" if revision < "0011" else schema.VERSION_TABLE)
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-        for statement in statements.split(";")[:-1]:
-            connection.exec_driver_sql(statement)
-    engine.dispose()
 
 
 def engine_of(url: str) -> sa.Engine:
@@ -124,77 +96,6 @@ def engine_of(url: str) -> sa.Engine:
     if parsed.get_backend_name() == "sqlite":
         Path(parsed.database or "").parent.mkdir(mode=0o700, exist_ok=True)
     return sa.create_engine(parsed)
-
-
-_OF_0005 = """
-INSERT INTO studies (id, name, state, spec, reason, created_at, body_sha256)
- VALUES (1, 's', 'RUNNING', '{}', '', 1, '');
-INSERT INTO trials (id, study_id, number, state, attempt, params, reason, structure, plan, plan_reason, predicted_bytes,
- reserved_mib, measured_bytes, extra_bytes, bias_bytes, learned_bytes, family, num_lost, num_oom, passed_over,
- judged_step, step, created_at)
- VALUES (1, 1, 0, 'QUEUED', 0, '{}', '', 's', '{"micro_batch": 8}', '', 130, 2, 0, 0, 0, 0, '', 0, 0, 0, 0, 0, 1);
-INSERT INTO comparisons (trial_id, options) VALUES (1, '[]');
-"""
-
-
-def test_a_trial_that_was_planned_before_steps_of_pipelines_were_kept_has_none(
-    shared_url: str, monkeypatch: Any
-) -> None:
-    make_old(shared_url, monkeypatch, "0005", _OF_0005)
-    store = Store(shared_url)
-    assert (store.options(1), store.pipeline(1)) == ([], None)
-    store.close()
-
-
-_OF_0030 = """
-INSERT INTO scamp_studies (id, name, state, spec, reason, created_at, finished_at, body_sha256, warnings)
- VALUES (1, 's', 'COMPLETED', '{}', '', 10, 70, '', '[]'), (2, 's', 'RUNNING', '{}', '', 10, NULL, '', '[]'),
- (3, 's', 'RUNNING', '{}', '', 10, NULL, '', '[]');
-INSERT INTO scamp_events (study_id, time, kind, data) VALUES (2, 15, 'study', '{}'), (2, 30, 'study', '{}');
-"""
-
-
-def test_an_earlier_study_has_run_until_its_end_or_newest_event(shared_url: str, monkeypatch: Any) -> None:
-    make_old(shared_url, monkeypatch, "0030", _OF_0030)
-    store = Store(shared_url)
-    assert [study.ran_seconds for study in store.studies()] == [60.0, 20.0, 0.0]
-    store.close()
-
-
-_OF_0026 = """
-INSERT INTO scamp_studies (id, name, state, spec, reason, created_at, body_sha256, warnings)
- VALUES (1, 's', 'RUNNING', '{}', '', 1, '', '[]')"""
-
-_WAITING_AT_0026 = [
-    ("WAITING", "waits for its plan, behind the traces of trial 3, which take long", WaitsFor.PLAN),
-    ("WAITING", "ran out of memory with 24 MiB per rank", None),
-    ("QUEUED", "waits until every candidate is predicted: all objectives are", WaitsFor.PREDICTIONS),
-    ("QUEUED", "waits for the quota of its project ''a'': 4 devices at once", WaitsFor.QUOTA),
-    ("QUEUED", "fits", None),
-    ("PAUSED", "paused at step 10, until it is compared with the others there", WaitsFor.COMPARISON),
-    ("PAUSED", "paused at step 10: 0.5 was number 2 of 3", None),
-]
-
-
-def test_what_trials_of_an_earlier_version_wait_for_follows_from_their_reasons(
-    shared_url: str, monkeypatch: Any
-) -> None:
-    names = "study_id, number, state, attempt, params, reason, structure, plan_reason, created_at"
-    rows = [
-        f"INSERT INTO scamp_trials ({names}, {', '.join(_ZEROS_AT_0026)})"
-        f" VALUES (1, {number}, '{state}', 0, '{{}}', '{reason}', '', '', 1, {', '.join('0' * len(_ZEROS_AT_0026))})"
-        for number, (state, reason, _) in enumerate(_WAITING_AT_0026)
-    ]
-    make_old(shared_url, monkeypatch, "0026", ";".join([_OF_0026, *rows, ""]))
-    store = Store(shared_url)
-    assert [trial.waits_for for trial in store.trials(1)] == [waits_for for _, _, waits_for in _WAITING_AT_0026]
-    store.close()
-
-
-_ZEROS_AT_0026 = (
-    *("predicted_bytes", "reserved_mib", "measured_bytes", "extra_bytes", "bias_bytes", "learned_bytes"),
-    *("num_lost", "num_oom", "passed_over", "judged_step", "step"),
-)
 
 
 def test_a_database_is_opened_again_with_all_that_it_holds(shared_url: str) -> None:
@@ -211,11 +112,14 @@ def test_a_database_of_a_newer_version_is_left_alone(shared_url: str) -> None:
     with store._database.write() as connection:
         connection.exec_driver_sql("UPDATE scamp_alembic_version SET version_num = '9999'")
     store.close()
-    with pytest.raises(Unavailable, match=r"newer ScaMP \(its schema is 9999.*upgrade ScaMP"):
+    with pytest.raises(Unavailable, match=r"newer ScaMP.*its schema is 9999.*upgrade ScaMP"):
         Store(shared_url)
 
 
-def test_an_unfinished_migration_leaves_nothing(shared_url: str, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_unfinished_migration_leaves_nothing(
+    shared_url: str, is_new: bool, monkeypatch: Any, request: pytest.FixtureRequest
+) -> None:
     class PowerCut(Exception):
         pass
 
@@ -225,19 +129,25 @@ def test_an_unfinished_migration_leaves_nothing(shared_url: str, monkeypatch: An
         (create if len(arguments) == 1 else migrate)(*arguments)
         raise PowerCut
 
-    for old in (False, True):
-        if old:
-            make_old(shared_url, monkeypatch, "0001", "")
-        engine = engine_of(shared_url)
-        before = sa.inspect(engine).get_table_names()
-        with monkeypatch.context() as patch:
-            patch.setattr(database, "_migrate", cut)
-            patch.setattr(database, "_create", cut)
-            with pytest.raises(PowerCut):
-                Store(shared_url)
-        assert sa.inspect(engine).get_table_names() == before
-        engine.dispose()
+    if not is_new:
+        Store(shared_url).close()
+    request.getfixturevalue("next_version")
+    engine = engine_of(shared_url)
+    before = columns_in(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "_migrate", cut)
+        patch.setattr(database, "_create", cut)
+        with pytest.raises(PowerCut):
+            Store(shared_url)
+    assert columns_in(engine) == before
+    engine.dispose()
     Store(shared_url).close()
+
+
+def columns_in(engine: sa.Engine) -> dict[str, set[str]]:
+    """The names of all columns of each table."""
+    tables = sa.inspect(engine)
+    return {name: {column["name"] for column in tables.get_columns(name)} for name in tables.get_table_names()}
 
 
 def open_in_optuna(url: str) -> Any:
@@ -274,47 +184,8 @@ def test_the_prefix_comes_first_to_a_database_of_optuna(shared_url: str) -> None
     store.close()
 
 
-def test_an_old_database_that_optuna_has_broken_is_healed(shared_url: str, monkeypatch: Any) -> None:
-    make_old(shared_url, monkeypatch, "0010", _OF_0010)
-    load_in_optuna(shared_url)
-    store = Store(shared_url)
-    assert store.study(1).name == "s"
-    assert store.create_study(SPEC, now=1.0).id == 2
-    assert store.create_trials(1, [(0, {})], now=2.0) == 1
-    optuna.create_study(study_name="theirs", storage=open_in_optuna(shared_url))
-    assert store.create_study(SPEC, now=1.0).id == 3
-    store.close()
-
-
-_OF_0010 = """
-INSERT INTO studies (name, state, spec, reason, created_at, body_sha256) VALUES ('s', 'RUNNING', '{}', '', 1, '');
-"""
-
-
-def test_rows_of_others_that_make_every_write_fail_are_not_deleted(tmp_path: Path, monkeypatch: Any) -> None:
-    url = url_of(tmp_path)
-    make_old(url, monkeypatch, "0010", _OF_0010)
-    other = sqlite3.connect(tmp_path / "data" / "scamp.db")
-    other.execute("CREATE TABLE notes (study INTEGER REFERENCES studies (study_id))")
-    other.execute("INSERT INTO notes VALUES (1)")
-    other.commit()
-    with pytest.raises(Unavailable, match="nothing can be written: notes; move what they hold"):
-        Store(url)
-    assert other.execute("SELECT name FROM studies").fetchall() == [("s",)], "the upgrade has not begun"
-    other.execute("DELETE FROM notes")
-    other.commit()
-    other.close()
-    Store(url).close()
-
-
-@pytest.mark.parametrize(
-    ("table", "old"), [("scamp_trials", False), ("scamp_trials", True), ("scamp_alembic_version", False)]
-)
-def test_a_table_of_another_program_with_a_name_of_ours_is_said_so(
-    shared_url: str, monkeypatch: Any, table: str, old: bool
-) -> None:
-    if old:
-        make_old(shared_url, monkeypatch, "0010", "")
+@pytest.mark.parametrize("table", ["scamp_trials", "scamp_alembic_version"])
+def test_a_table_of_another_program_with_a_name_of_ours_is_said_so(shared_url: str, table: str) -> None:
     engine = engine_of(shared_url)
     with engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE TABLE {table} (version_num TEXT)")

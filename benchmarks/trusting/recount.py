@@ -1,4 +1,4 @@
-"""Fills the kept numbers of studies from all their trials and attempts, after an upgrade of an older database."""
+"""Fills the kept numbers of studies whose trials and attempts a benchmark has inserted at once."""
 
 from __future__ import annotations
 
