@@ -238,6 +238,8 @@ class Trial:
     """Step of ``value`` in a study whose trials count by their best report; None: ``step``."""
     measured_communication_share: float | None = None
     """Share of a step in the newest attempt with this plan that was measured."""
+    check_share: float | None = None
+    """Share of the time of its newest timed attempt that checks of the training on itself took."""
     proposal_reason: str = ""
     """Why it was chosen among several proposals of the sampler; empty: it was not."""
     noise_scale: float | None = None
@@ -426,9 +428,9 @@ class Report:
     """Rows that a rank sends at once: metrics, log lines, and what it has measured since.
 
     ``objectives`` are the names of the study's objectives, and ``best_of`` the direction of the only one if its best
-    value counts. ``step_seconds`` is the median of ``timed_steps`` steps, ``communication_share`` that of the ranks'
-    steps, ``noise_scale`` that of the gradient in samples, and ``checkpoint_step`` the last committed checkpoint. None,
-    0 bytes or steps, or a checkpoint of -1 mean nothing new.
+    value counts. ``step_seconds`` is the median of ``timed_steps`` steps, ``check_share`` that of checks in the time,
+    ``communication_share`` that of the ranks' steps, ``noise_scale`` that of the gradient in samples, and
+    ``checkpoint_step`` the last committed checkpoint. None, 0 bytes or steps, or a checkpoint of -1 mean nothing new.
     """
 
     trial_id: int
@@ -441,6 +443,7 @@ class Report:
     checkpoint_step: int = -1
     step_seconds: float = 0.0
     timed_steps: int = 0
+    check_share: float = 0.0
     communication_share: float | None = None
     noise_scale: float | None = None
     best_of: str = ""

@@ -138,8 +138,9 @@ class _Printed:
     def measured(self, peak_bytes: int) -> None:
         print(f"peak of a step: {peak_bytes / MIB:.1f} MiB of tensors", flush=True)
 
-    def timed(self, step_seconds: float, num_steps: int) -> None:
-        print(f"median of {num_steps} steps: {step_seconds * 1000:.1f} ms", flush=True)
+    def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None:
+        checks = f"; checks took {check_share:.1%} of the time" if check_share else ""
+        print(f"median of {num_steps} steps: {step_seconds * 1000:.1f} ms{checks}", flush=True)
 
     def communicated(self, share: float) -> None:
         print(f"ranks wait for each other for {share:.0%} of a step", flush=True)

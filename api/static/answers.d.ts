@@ -783,6 +783,8 @@ export interface TrialDetail {
   predicted_communication_share: number | null;
   /** measured share, of the rank that waits least; null: not measured */
   measured_communication_share: number | null;
+  /** share (0 to 1) of the time of its newest attempt in which the training checked itself; null: no step was timed */
+  check_share: number | null;
   /** of its gradient, in samples, as AdaScale estimates it; null: not known */
   noise_scale: number | null;
   /** attempts that ran out of memory */
@@ -892,6 +894,8 @@ export interface TrialView {
   predicted_communication_share: number | null;
   /** measured share, of the rank that waits least; null: not measured */
   measured_communication_share: number | null;
+  /** share (0 to 1) of the time of its newest attempt in which the training checked itself; null: no step was timed */
+  check_share: number | null;
   /** of its gradient, in samples, as AdaScale estimates it; null: not known */
   noise_scale: number | null;
   /** attempts that ran out of memory */

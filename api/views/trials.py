@@ -107,6 +107,13 @@ class TrialView(View):
     measured_communication_share: Annotated[
         float | None, Field(description="measured share, of the rank that waits least; null: not measured")
     ]
+    check_share: Annotated[
+        float | None,
+        Field(
+            description="share (0 to 1) of the time of its newest attempt in which the training checked itself; null:"
+            " no step was timed"
+        ),
+    ]
     noise_scale: Annotated[
         float | None, Field(description="of its gradient, in samples, as AdaScale estimates it; null: not known")
     ]

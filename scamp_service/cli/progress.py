@@ -238,6 +238,8 @@ def _row(
     if trial["measured_communication_share"] is not None:
         shares = [trial["predicted_communication_share"], trial["measured_communication_share"]]
         costs.append(" / ".join("–" if share is None else f"{share:.0%}" for share in shares) + " waiting")
+    if trial["check_share"]:
+        costs.append(f"{trial['check_share']:.1%} checking")
     numbers = trial["values"] if len(metrics) > 1 else [trial["value"]]
     values = ["" if value is None else shown_metric(name, value) for name, value in zip(metrics, numbers, strict=True)]
     varied = {name: value for name, value in trial["params"].items() if name not in fixed or fixed[name] != value}

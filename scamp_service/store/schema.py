@@ -290,6 +290,7 @@ trials = Table(
     Column("measured_step_seconds", Real),
     Column("predicted_communication_share", Real),
     Column("measured_communication_share", Real),
+    Column("check_share", Real),
     Column("extra_bytes", sa.BigInteger, nullable=False, default=0),
     Column("bias_bytes", sa.BigInteger, nullable=False, default=0),
     Column("learned_bytes", sa.BigInteger, nullable=False, default=0),

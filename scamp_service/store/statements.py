@@ -196,6 +196,7 @@ _measured = {
     "measured_bytes": _greatest(_T.c.measured_bytes),
     "measured_step_seconds": _if_given(_T.c.measured_step_seconds),
     "measured_communication_share": _if_given(_T.c.measured_communication_share),
+    "check_share": _if_given(_T.c.check_share),
     "noise_scale": _if_given(_T.c.noise_scale),
 }
 UPDATE_VALUE = (

@@ -29,6 +29,7 @@ class Collected:
         self.peak = 0
         self.times: list[tuple[float, int]] = []
         self.shares: list[float] = []
+        self.check_shares: list[float] = []
         self.noise_scales: list[float] = []
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -46,8 +47,9 @@ class Collected:
     def learned_noise(self, noise_scale: float) -> None:
         self.noise_scales.append(noise_scale)
 
-    def timed(self, step_seconds: float, num_steps: int) -> None:
+    def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None:
         self.times.append((step_seconds, num_steps))
+        self.check_shares.append(check_share)
 
     def checkpoint(self, step: int) -> None:
         self.checkpoints.append(CheckpointName(TRIAL, step))
@@ -96,6 +98,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         "peak": reporter.peak,
         "times": reporter.times,
         "shares": reporter.shares,
+        "check_shares": reporter.check_shares,
         "asked": reporter.asked,
     }
 

@@ -61,7 +61,7 @@ class ReportQueue:
         self._checkpoint: CheckpointName | None = None
         self._recorded, self._sent = order.resume, order.resume
         self.why_lost = ""
-        self._step_seconds, self._timed_steps = 0.0, 0
+        self._step_seconds, self._timed_steps, self._check_share = 0.0, 0, 0.0
         self._communication_share: float | None = None
         self._noise_scale: float | None = None
         self._num_metrics = self._num_logs = 0
@@ -109,10 +109,11 @@ class ReportQueue:
             self._news |= peak_bytes > self._measured_bytes
             self._measured_bytes = max(self._measured_bytes, peak_bytes)
 
-    def timed(self, step_seconds: float, num_steps: int) -> None:
-        """Report the median seconds of the ``num_steps`` steps that were timed so far."""
+    def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None:
+        """Report the median seconds of the ``num_steps`` steps that were timed so far, and the share of checks."""
         with self._changed:
-            self._step_seconds, self._timed_steps, self._news = step_seconds, num_steps, True
+            self._step_seconds, self._timed_steps, self._check_share = step_seconds, num_steps, check_share
+            self._news = True
 
     def communicated(self, share: float) -> None:
         """Report the share of a step in which ranks wait for each other."""
@@ -261,6 +262,7 @@ class ReportQueue:
             checkpoint_step=self._checkpoint.step if self._checkpoint else -1,
             step_seconds=self._step_seconds,
             timed_steps=self._timed_steps,
+            check_share=self._check_share,
             communication_share=self._communication_share,
             noise_scale=self._noise_scale,
         )

@@ -73,6 +73,7 @@ class Reports(Transactions):
             "_measured_bytes": report.measured_bytes,
             "_measured_step_seconds": report.step_seconds if is_timed else None,
             "_measured_communication_share": report.communication_share,
+            "_check_share": report.check_share if is_timed else None,
             "_noise_scale": report.noise_scale,
         }
         if valued:

@@ -50,11 +50,11 @@ def test_the_leaderboard_compares_tensors_that_were_predicted_with_tensors_that_
 
 
 def test_the_leaderboard_has_the_milliseconds_of_a_step_below_the_memory_of_trials_that_have_any() -> None:
-    sized_trial = trial(measured_bytes=25 * MIB, measured_step_seconds=0.0314159)
+    sized_trial = trial(measured_bytes=25 * MIB, measured_step_seconds=0.0314159, check_share=0.013)
     assert sized_trial.sized is not None
     predicted = replace(sized_trial, number=1, sized=replace(sized_trial.sized, step_seconds=1.25))
     shown = printed(leaderboard(map(trial_fields, (sized_trial, predicted)), FIXED), 80)
-    assert "– / 31.4" in shown and "1250 / 31.4" in shown
+    assert "– / 31.4" in shown and "1250 / 31.4" in shown and "1.3% checking" in shown
     assert " / 31.4" not in printed(leaderboard([trial_fields(trial(measured_bytes=25 * MIB))], FIXED))
 
 

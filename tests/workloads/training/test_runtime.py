@@ -355,6 +355,8 @@ def test_a_training_too_short_to_be_timed_reports_no_time_and_only_rank_0_report
     assert short[0]["times"] == []
     assert [num for _, num in pair[0]["times"]] == [1, 2] and pair[1]["times"] == []
     assert all(seconds > 0 for seconds, _ in pair[0]["times"])
+    first, last = pair[0]["check_shares"]
+    assert 0 < first < 1 and 0 < last < 1, "the share of the time that checks took"
 
 
 def test_a_rank_that_fails_is_named_and_its_sibling_knows_it_is_not_to_blame(ranks: Any, tied: dict[str, Any]) -> None:

@@ -237,7 +237,7 @@ class Loop:
         is_best = self._saving.is_best(step, values)
         self._timing.report_waiting()
         if rank.is_first:
-            self._timing.report_seconds()
+            self._timing.report_seconds(self._pace.share(time.monotonic()))
             self._report_noise()
             rank.reporter.metrics(step // self._job.unit_steps, values)
         if keeps and step and (is_best or step == self._job.last_step or self._saving.is_due()):

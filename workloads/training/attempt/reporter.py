@@ -22,10 +22,11 @@ class Reporter(Protocol):
         """Report the peak of an early step, or of a later one that may need more: the highest of all ranks."""
         ...
 
-    def timed(self, step_seconds: float, num_steps: int) -> None:
+    def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None:
         """Report the median seconds of an optimizer step. ``num_steps`` have been timed so far in this attempt.
 
-        The first steps, evaluations and checkpoints do not count.
+        The first steps, evaluations and checkpoints do not count. ``check_share`` of the time (0 to 1) went into
+        checks of the training on itself.
         """
         ...
 

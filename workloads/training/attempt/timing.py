@@ -45,10 +45,10 @@ class Timing:
             if self._rank.is_first:
                 self._rank.reporter.communicated(float(least))
 
-    def report_seconds(self) -> None:
-        """Report the median seconds of a step, if any was timed."""
+    def report_seconds(self, check_share: float) -> None:
+        """Report the median seconds of a step, if any was timed, and the share of the time that checks took."""
         if self._seconds:
-            self._rank.reporter.timed(median(self._seconds), self._num_timed)
+            self._rank.reporter.timed(median(self._seconds), self._num_timed, check_share)
 
     def _measures_waiting(self, step: int) -> bool:
         return (

@@ -41,6 +41,10 @@ class Pace:
             return True
         return self.seconds + self._last_seconds <= MOST_SHARE * (now - self.began)
 
+    def share(self, now: float) -> float:
+        """Share of the time so far that checks took."""
+        return self.seconds / (now - self.began)
+
     def end_check(self, seconds: float) -> None:
         """Count a check."""
         self.seconds += seconds

@@ -35,15 +35,16 @@ def test_rows_leave_in_order_in_groups_and_all_before_the_end() -> None:
         channel.metrics(step, {"accuracy": 0.1})
     channel.measured(7)
     channel.measured(5)
-    channel.timed(0.3, 50)
-    channel.timed(0.2, 147)
+    channel.timed(0.3, 50, 0.1)
+    channel.timed(0.2, 147, 0.01)
     channel.checkpoint(150)
     assert channel.close() is Delivery.STORED
     rows = [row for report in sink.accepted for row in report.metrics]
     assert [row.seq for row in rows] == [row.step for row in rows] == list(range(1, 151))
     assert all(len(report.metrics) <= MOST_ROWS_PER_FLUSH for report in sink.accepted)
     assert (sink.accepted[-1].measured_bytes, sink.accepted[-1].checkpoint_step) == (7, 150)
-    assert (sink.accepted[-1].step_seconds, sink.accepted[-1].timed_steps) == (0.2, 147)
+    last = sink.accepted[-1]
+    assert (last.step_seconds, last.timed_steps, last.check_share) == (0.2, 147, 0.01)
 
 
 def test_a_refusal_stops_the_training_and_nothing_more_is_sent() -> None:

@@ -131,12 +131,13 @@ def test_the_measured_share_of_communication_stays_when_later_reports_have_none(
 def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: Store) -> None:
     trial_id = run(store)
     assert store.attempts(trial_id)[0].measured_step_seconds is None
-    for seconds, steps in ((0.5, 4), (0.0, 0), (0.3, 20), (0.5, 4), (0.3, 20)):
-        assert store.report(Report(trial_id, 1, "token-1", step_seconds=seconds, timed_steps=steps), now=6.0)
+    for seconds, steps, checks in ((0.5, 4, 0.2), (0.0, 0, 0.0), (0.3, 20, 0.01), (0.5, 4, 0.2), (0.3, 20, 0.01)):
+        timed = Report(trial_id, 1, "token-1", step_seconds=seconds, timed_steps=steps, check_share=checks)
+        assert store.report(timed, now=6.0)
     assert not store.report(Report(trial_id, 1, "stale", step_seconds=9.0, timed_steps=99), now=6.0)
     attempt = store.attempts(trial_id)[0]
     assert (attempt.measured_step_seconds, attempt.timed_steps) == (0.3, 20)
-    assert store.trial(trial_id).measured_step_seconds == 0.3
+    assert (store.trial(trial_id).measured_step_seconds, store.trial(trial_id).check_share) == (0.3, 0.01)
     late: dict[str, Any] = {"step_seconds": 0.7, "timed_steps": 10, "measured_bytes": 8}
     assert report(store, metric(trial_id, 1, 10, 0.1))
     assert store.report(Report(trial_id, 1, "token-1", **late), now=7.0)
