@@ -48,7 +48,8 @@ class RandomQuestions:
     is_programmed: bool
 
     def __str__(self) -> str:
-        return f"{self.num} random questions against {'HiGHS' if self.is_programmed else 'all plans'}"
+        others = "HiGHS" if self.is_programmed else "all plans"
+        return f"{self.num} random questions from seed {self.seed} against {others}"
 
 
 @dataclass(frozen=True)
