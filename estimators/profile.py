@@ -19,8 +19,8 @@ class ModelProfile:
     parameters, buffers, gradients and optimizer states. ``units``, ``divisions``, whether the blocks run ``in_order``,
     once each, and whether samples differ in size (``is_uneven``) come from the plain layout. ``evaluations`` are
     the peak curves of evaluations, by their own micro-batch. ``refusals`` say why layouts cannot be traced, so that no
-    plan may use them, and ``indivisible`` why none may that divides a batch. ``assumptions`` say in words what the
-    traces take for granted.
+    plan may use them, and ``indivisible`` why none may that divides a batch. With ``evaluates_whole`` no evaluation
+    may divide it either. ``assumptions`` say in words what the traces take for granted.
     """
 
     structure: str
@@ -36,6 +36,7 @@ class ModelProfile:
     in_order: bool = True
     is_uneven: bool = False
     indivisible: str = ""
+    evaluates_whole: bool = False
 
     def with_curve(
         self,

@@ -259,8 +259,10 @@ class ProcessSizer:
 
     def _search(self, demand: Demand, cluster: Cluster) -> PlanSearch[Sized | Unsized]:
         def ask(profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
-            indivisible = profile.indivisible or demand.undivided
-            return self._plan(demand, cluster, replace(profile, indivisible=indivisible), batch)
+            if demand.undivided:
+                why = profile.indivisible or demand.undivided
+                profile = replace(profile, indivisible=why, evaluates_whole=True)
+            return self._plan(demand, cluster, profile, batch)
 
         return search_plan(ask, on_gpu=cluster.has_gpus)
 

@@ -155,13 +155,22 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     model.eval()
     try:
         explained = _explained(of_gradient_in_evaluation)
-        with explained, torch.no_grad(), updates_of(model).averaged(model), layers_of_training():
+        with explained, without_gradients(model), updates_of(model).averaged(model), layers_of_training():
+            yield
+    finally:
+        model.train()  # now, because users' ``train`` may change parameters
+
+
+@contextmanager
+def without_gradients(model: nn.Module) -> Iterator[None]:
+    """Passes that no backward pass follows."""
+    try:
+        with torch.no_grad():
             yield
     finally:
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # the root keeps gathered parameters after forward, for a backward that never runs
-        model.train()  # now, because users' ``train`` may change parameters
 
 
 @contextmanager

@@ -76,6 +76,7 @@ class Model:
     divisions: Divisions = INDIVISIBLE
     refused: Mapping[Layout, str] = field(default_factory=dict)
     indivisible: str = ""
+    evaluates_whole: bool = False
     traced: list[Layout] = field(default_factory=list)
     slow_downs: Mapping[str, SlowDown] = field(default_factory=dict)
     evaluated: float = 0.0  # MiB of activations of a sample that is evaluated; 0: nothing is known of evaluations
@@ -93,7 +94,8 @@ class Model:
 
     @property
     def profile(self) -> ModelProfile:
-        return replace(profile(self.state, self.sample, self.divisions), indivisible=self.indivisible)
+        known = profile(self.state, self.sample, self.divisions)
+        return replace(known, indivisible=self.indivisible, evaluates_whole=self.evaluates_whole)
 
     def choose(
         self,
@@ -453,6 +455,12 @@ def test_a_heavy_evaluation_gets_a_micro_batch_of_its_own_and_leaves_that_of_tra
     assert heavy.plan == replace(light.plan, evaluation_batch=4)
     assert heavy.prediction.reserved_mib == light.prediction.reserved_mib
     assert "micro-batch 32, evaluation 4: one rank needs" in heavy.reason
+
+
+def test_an_evaluation_that_may_not_be_divided_gets_the_memory_for_all_its_samples() -> None:
+    whole = Model(30, 1, evaluated=1.5, indivisible=WHOLE, evaluates_whole=True).chosen(32)
+    assert whole.plan == Plan(32) and whole.prediction.reserved_mib > Model(30, 1).chosen(32).prediction.reserved_mib
+    assert Model(30, 1, evaluated=1.5, indivisible=WHOLE).chosen(32).plan == Plan(32, evaluation_batch=28)
 
 
 def test_memory_is_reserved_for_evaluating_one_sample_and_the_reason_says_what_for() -> None:

@@ -42,11 +42,14 @@ def _means(rank: TrainingRank, collected: Collected | None) -> dict[str, float]:
 
     batches = map(held_out, rank.feed.evaluation())
     sums = evaluate(rank.workload, rank.model, batches, collected.add if collected else None)
+    return {name: total / count if count else math.nan for name, (total, count) in totals(rank, sums).items()}
+
+
+def totals(rank: TrainingRank, sums: Sums) -> dict[str, tuple[float, float]]:
+    """The sum of each metric over all ranks, and what it is divided by."""
     names = _names(rank, sums)
-    totals, counts = rank.sum(sums.of(names)).tolist()  # ranks may report the same samples, and count them as often
-    return {
-        name: total / count if count else math.nan for name, total, count in zip(names, totals, counts, strict=True)
-    }
+    both = rank.sum(sums.of(names)).T.tolist()  # ranks may report the same samples, and count them as often
+    return {name: (total, count) for name, (total, count) in zip(names, both, strict=True)}
 
 
 def _summary(rank: TrainingRank, collected: Collected) -> dict[str, float]:

@@ -101,7 +101,7 @@ class Loop:
 
     def _guard(self, step: int, *, is_last: bool) -> None:
         """Check now and then that the curve does not depend on how a batch is divided. Rank 0's clock decides."""
-        if not self._job.guard or self._division.gives_up:
+        if not self._job.guard or self._division.is_idle:
             return
         self._pace.end_step()
         if not is_last:

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import DataLoader
 
 from estimators.model import Plan
-from workloads.datasets import NAMES, SamplePlace, SetName
+from workloads.datasets import NAMES, SamplePlace, SetName, is_iterable, opened_dataset
 from workloads.protocol import Batch, Workload, defines
 from workloads.seeds import drawn_from, seed_everything
 from workloads.training.data.batch_transform import Transform
@@ -50,6 +50,14 @@ class Feed(Protocol):
         """Whether batches lie in host memory that is not counted as the rank's."""
         ...
 
+    @property
+    def keeps_last(self) -> bool:
+        """Whether ``parts`` has only the last micro-batch of this rank, as data is read in order and divided.
+
+        If workers read it, samples are parts of a batch that they have put together.
+        """
+        ...
+
     def open(self) -> None:
         """Read a first sample of each set here, so that what that loads is not part of the budget."""
         ...
@@ -65,8 +73,12 @@ class Feed(Protocol):
     def parts(self, step: int, places: Sequence[Tensor]) -> Iterator[Batch]:
         """Batches of the samples at ``places`` in optimizer step ``step``, after ``step`` has given that step's own.
 
-        The caller keeps the generators. Not for data sets that can only be read in order.
+        The caller keeps the generators. Of data that is read in order only the last micro-batch of this rank is there.
         """
+        ...
+
+    def held_out(self, indices: Tensor, places: Sequence[Tensor]) -> Iterator[Batch]:
+        """Batches of the held-out samples at ``places`` among those with these ``indices``. As ``parts``."""
         ...
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
@@ -144,6 +156,10 @@ class IndexFeed:
         """Whether all micro-batches of a step wait on the host, as they were made together."""
         return self._draws_samples
 
+    @property
+    def keeps_last(self) -> bool:
+        return False
+
     def open(self) -> None:
         for make_batch in (self._workload.train_batch, self._workload.eval_batch):
             make_batch(torch.arange(1))
@@ -181,13 +197,16 @@ class IndexFeed:
             yield self._transform(workload.train_batch(part), step)
 
     def parts(self, step: int, places: Sequence[Tensor]) -> Iterator[Batch]:
-        indices = self._order.places(step, self._plan.batch)[:, 2]
         seed_everything((self._seed, step), self._workload)
-        if not self._draws_samples:
-            yield from (self._workload.train_batch(indices[part]) for part in places)
-            return
-        batch = self._workload.train_batch(indices)
-        yield from (tree_map_only(Tensor, lambda tensor: host_copy(tensor[part]), batch) for part in places)  # noqa: B023
+        return _parts(self._workload.train_batch, self.indices(step), places, together=self._draws_samples)
+
+    def held_out(self, indices: Tensor, places: Sequence[Tensor]) -> Iterator[Batch]:
+        seed_everything((self._seed, -1), self._workload)
+        before = drawn_from(self._workload)
+        self._workload.eval_batch(indices[places[0]])
+        draws = drawn_from(self._workload) != before
+        seed_everything((self._seed, -1), self._workload)
+        return _parts(self._workload.eval_batch, indices, places, together=draws)
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
         """``eval_batch`` draws the same numbers for a sample in every evaluation, and under every plan.
@@ -238,8 +257,13 @@ class DatasetFeed:
         self._transform = Transform(workload, seed)
         self._workers: Any = None  # torch's iterator, which yields the batches of ``_requests``
         self._num_left = 0  # batches of an earlier step that nobody has taken
+        self._last: Batch | None = None  # that a worker has read, if it is to be kept
         for split in NAMES:
             self._reader.open(split)
+        is_divided = any(layout.divides_batch for layout in plan.layouts)
+        self._keeps_last = is_divided and is_iterable(opened_dataset(workload, "train"))
+        if self.keeps_last and not workload.num_workers:
+            self._reader.kept = {}
         if workload.num_workers:
             loader: DataLoader[Batch] = DataLoader(
                 self._reader,  # type: ignore[arg-type]
@@ -260,6 +284,10 @@ class DatasetFeed:
     def is_shared(self) -> bool:
         return self._workers is not None
 
+    @property
+    def keeps_last(self) -> bool:
+        return self._keeps_last
+
     def open(self) -> None:
         if self._workers is None:
             for split in NAMES:
@@ -275,11 +303,22 @@ class DatasetFeed:
         seed_everything((self._seed, step, self._plan.data_rank(self._rank)), self._workload)
         while batches:
             yield self._transform(batches.pop(), step)  # nothing here holds a batch that has been used
-        yield from (self._transform(batch, step) for batch in self._batches(requests))
+        for batch in self._batches(requests):
+            if self.keeps_last and self._workers is not None:
+                self._last = batch
+            yield self._transform(batch, step)
+            del batch
 
     def parts(self, step: int, places: Sequence[Tensor]) -> Iterator[Batch]:
         samples = self._order.places(step, self._plan.batch)
+        if self._last is not None:
+            first = rank_slices(torch.arange(self._plan.batch), self._plan, self._rank)[-1][0]
+            yield from (tree_map_only(Tensor, lambda tensor: tensor[part - first], self._last) for part in places)  # noqa: B023
+            return
         yield from (self._reader.read(_request("train", samples[part], step)) for part in places)
+
+    def held_out(self, indices: Tensor, places: Sequence[Tensor]) -> Iterator[Batch]:
+        yield from (self._reader.read(_of_held_out(indices[part], 0)) for part in places)
 
     def evaluation(self) -> Iterator[tuple[Batch, Tensor]]:
         num = self._workload.num_eval
@@ -350,7 +389,19 @@ class DatasetFeed:
     def _of_evaluation(self, step: int) -> list[ReadRequest]:
         num = self._workload.num_eval
         parts = (part.clamp(max=num - 1) for part in evaluation_slices(num, self._plan, self._rank))
-        return [_request("eval", torch.stack([torch.zeros_like(part), part, part], 1), step) for part in parts]
+        return [_of_held_out(part, step) for part in parts]
+
+
+def _parts(
+    make: Callable[[Tensor], Batch], indices: Tensor, places: Sequence[Tensor], *, together: bool
+) -> Iterator[Batch]:
+    """Batches of the samples at ``places`` of ``indices``, cut from one if made ``together``."""
+    if not together:
+        yield from (make(indices[part]) for part in places)
+        return
+    batch = make(indices)
+    for part in places:
+        yield tree_map_only(Tensor, lambda tensor: host_copy(tensor[part]), batch)  # noqa: B023
 
 
 def _at(batch: Batch, indices: Tensor, number: int) -> Batch:
@@ -361,6 +412,10 @@ def _at(batch: Batch, indices: Tensor, number: int) -> Batch:
 
 def _joined(*parts: Any) -> Any:
     return torch.cat(parts) if isinstance(parts[0], Tensor) and len(parts) > 1 else parts[0]
+
+
+def _of_held_out(indices: Tensor, step: int) -> ReadRequest:
+    return _request("eval", torch.stack([torch.zeros_like(indices), indices, indices], 1), step)
 
 
 def _request(split: SetName, places: Tensor, step: int) -> ReadRequest:

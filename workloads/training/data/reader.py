@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import pickle
@@ -10,15 +11,17 @@ import signal
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from workloads.datasets import Reading, SamplePlace, SetName, opened_dataset
+from workloads.datasets import Reading, SamplePlace, Seed, SetName, opened_dataset
 from workloads.protocol import Batch, Workload, defines
 from workloads.refusals import WrongResult, frames_of, kinds_of, raised_in
 from workloads.seeds import drawn_from, kept_generators, seed_host
+from workloads.training.memory.process_memory import host_copy
 
 _OF_EVALUATION = -1  # stands for the epoch: held-out samples are the same in every evaluation
 _PR_SET_PDEATHSIG = 1
@@ -52,6 +55,8 @@ class Reader:
     def __init__(self, workload: Workload, seed: int) -> None:
         self._workload, self._seed = workload, seed
         self._readings: dict[SetName, Reading] = {}
+        self.kept: dict[SamplePlace, Any] | None = None
+        """The training samples of the last request for others than these; None: they are not kept."""
 
     def open(self, split: SetName) -> Reading:
         """The reading of a set, which is made at its first use."""
@@ -74,7 +79,7 @@ class Reader:
             return torch.Generator().manual_seed(hash((number, 1))) if augments else torch.default_generator
 
         with kept_generators(workload, dataset) if keeps_generators else nullcontext():
-            samples = self.open(split).samples(request.places, seed)
+            samples = self._samples(request, seed)
             is_own = defines(workload, "collate")  # the default one draws nothing
             before = drawn_from(workload) if is_own else None
             batch = workload.collate(samples)
@@ -89,6 +94,15 @@ class Reader:
             raise WrongResult(method, f"gives a batch that is {kinds_of(batch)}", "make batches of tensors")
         return batch
 
+    def _samples(self, request: ReadRequest, seed: Seed) -> list[Any]:
+        if self.kept is None or request.split != "train":
+            return self.open(request.split).samples(request.places, seed)
+        if not self.kept.keys() >= set(request.places):
+            samples = self.open(request.split).samples(request.places, seed)
+            self.kept = {place: _copied(sample) for place, sample in zip(request.places, samples, strict=True)}
+            return samples
+        return [_copied(self.kept[place]) for place in request.places]
+
     def __getitem__(self, request: ReadRequest) -> Batch | Failure:
         """The batch, or how reading it failed; called in a worker."""
         try:
@@ -102,6 +116,11 @@ class Reader:
             except Exception:
                 return Failure(f"{type(error).__name__}: {error}", frames)
             return Failure(sent, frames)
+
+
+def _copied(sample: Any) -> Any:
+    """A copy of a sample, whose tensors lie in host memory that is not the candidate's."""
+    return tree_map(lambda leaf: host_copy(leaf) if type(leaf) is Tensor else copy.deepcopy(leaf), sample)
 
 
 def begin_worker(rank_pid: int, number: int) -> None:

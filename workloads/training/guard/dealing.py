@@ -1,4 +1,4 @@
-"""Deals some samples of a batch to ranks and micro-batches in two ways, for a step that is repeated."""
+"""Deals some samples to ranks and micro-batches in two ways, for passes that are repeated."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ import torch
 from torch import Tensor
 
 from estimators.model import Plan
-from workloads.training.samples import rank_slices
+from workloads.training.samples import FEW, rank_slices
 
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """Places in the batch of the samples of each micro-batch of one rank, in two ways that share all samples.
+    """Places of the samples of each micro-batch of one rank, in two ways that share all samples of all ranks.
 
     ``weight`` is that of this rank's samples in a mean over ranks, in both ways.
     """
 
     planned: Sequence[Tensor]
     other: Sequence[Tensor]
-    weight: float
+    weight: float = 1.0
+
+    @property
+    def joins(self) -> bool:
+        """Whether the other way has more samples in a micro-batch, as none can be divided."""
+        return len(self.planned) > len(self.other)
 
     @property
     def words(self) -> str:
@@ -31,21 +36,52 @@ class Dealing:
         return f"micro-batches have {len(self.other[0])} instead of {len(self.planned[0])} samples"
 
 
-def dealt(plan: Plan, rank: int, seed: int) -> Dealing:
-    """One micro-batch of every rank, drawn from the batch, and the same samples in halves and on other ranks.
+def drawn(num: int, seed: int, step: int) -> Tensor:
+    """All whole numbers below ``num`` in an order for this step, which does not depend on the version of Python."""
+    return torch.randperm(num, generator=torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63))
 
-    A pipeline, whose passes have fixed sizes, gets the whole batch in another order. Micro-batches have at least two
-    samples: more than planned would need more memory than was predicted.
+
+def dealt(plan: Plan, rank: int, order: Tensor, *, has_own: bool = False) -> Dealing:
+    """One micro-batch of every rank, of the places in a batch in this ``order``, and the same ones in halves and on
+    other ranks; with ``has_own`` it is the last micro-batch of each rank, which keeps its samples.
+
+    A pipeline, whose passes have fixed sizes, gets the whole batch in another order.
     """
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(plan.batch, generator=generator)
+    sizes, place = plan.samples_of_shares, plan.data_rank(rank)
     if plan.pp > 1:
-        weight = plan.weight_of(rank)
-        return Dealing(rank_slices(torch.arange(plan.batch), plan, rank), rank_slices(order, plan, rank), weight)
-    halves = [samples // 2 for samples in plan.samples_of_shares]
+        planned, other = (rank_slices(places, plan, rank) for places in (torch.arange(plan.batch), order))
+        return Dealing(planned, other, plan.weight_of(rank))
+    if not has_own:
+        return _dealt(sizes, place, order)
+    own = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
+    halves = [samples // 2 for samples in sizes]
+    own = own[order[order < len(own)]][: 2 * halves[place] if min(halves) else None]
+    return Dealing([own], own.flip(0).chunk(2 if min(halves) else 1), _dealt(sizes, place, order).weight)
+
+
+def dealt_held_out(plan: Plan, rank: int, num: int) -> tuple[int, Dealing] | None:
+    """The number of held-out samples to evaluate in two ways, and how they are dealt; None if there are too few.
+
+    ``num`` is the number of all held-out samples. No pass has more samples than in an evaluation, unless that is one.
+    """
+    most = min(num, FEW) // plan.num_shares
+    sizes = [min(samples, plan.evaluation_micro_batch, most) for samples in plan.samples_of_shares]
+    num_drawn = max(sum(sizes), 2)
+    if min(sizes) < 1 or num_drawn > num:
+        return None
+    generator = torch.Generator().manual_seed(num_drawn)
+    return num_drawn, _dealt(sizes, plan.data_rank(rank), torch.randperm(num_drawn, generator=generator))
+
+
+def _dealt(sizes: Sequence[int], place: int, order: Tensor) -> Dealing:
+    """The rank at ``place`` has a micro-batch of as many samples as ``sizes`` says, and then the halves of another."""
+    if max(sizes) == 1:  # a pair of samples, one after the other and together; some may be dealt twice
+        pair = order[torch.arange(2 * place, 2 * place + 2) % len(order)]
+        return Dealing(pair.chunk(2), [pair])
+    halves = [samples // 2 for samples in sizes]
     num_parts = 2 if min(halves) > 0 else 1
-    sizes = [2 * half for half in halves] if num_parts == 2 else list(plan.samples_of_shares)
-    chosen, place = order[: sum(sizes)], plan.data_rank(rank)
-    again = chosen[torch.randperm(len(chosen), generator=generator)]
+    sizes = [2 * half for half in halves] if num_parts == 2 else list(sizes)
+    chosen = order[: sum(sizes)]
+    again = torch.cat([chosen[::2], chosen[1::2]]).flip(0)
     planned, other = (torch.split(samples, sizes)[place] for samples in (chosen, again))
     return Dealing([planned], other.chunk(num_parts), sizes[place] * len(sizes) / sum(sizes))

@@ -1,4 +1,4 @@
-"""Repeats passes of a step with the batch divided differently, and compares the loss and the gradients.
+"""Repeats passes of a step with the batch divided differently, and compares the loss, the gradients and the metrics.
 
 Losses that compare samples, means over something else than samples, and hooks that change gradients train another curve
 under plans that divide a batch. No list of such code is complete, so it is measured, on the training itself. Nothing is
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,21 +22,26 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from workloads.datasets import is_iterable, opened_dataset
-from workloads.parallel.agreement import begin_phase
+from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, defines
 from workloads.refusals import in_enough_digits
 from workloads.seeds import drawn_from, kept_generators, seed_everything
+from workloads.training.attempt.evaluation import totals
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints.kept import KeptState
-from workloads.training.guard.dealing import Dealing, dealt
+from workloads.training.guard.dealing import Dealing, dealt, dealt_held_out, drawn
 from workloads.training.guard.sketch import sketches
-from workloads.training.step import phase_step
-from workloads.training.updates.precision import options_of
+from workloads.training.metrics import as_pair
+from workloads.training.samples import FEW
+from workloads.training.step import evaluate, phase_step, without_gradients
+from workloads.training.updates.precision import autocast, options_of
 from workloads.training.updates.update import updates_of
 
 _LEAST_LOSS = 1e-3
 """Loss for which the tolerance is meant: one that is smaller may be the difference of larger numbers."""
+_FLIPPED = 0.125
+"""Share of samples in which a metric of whole numbers may change: of a near tie, rounding decides."""
 _MOST_KEPT = 2**20
 """Bytes of a tensor that the workload holds and that is copied, as its loss may change it in place."""
 
@@ -63,15 +68,20 @@ class DependsOnDivision(Exception):
     """The loss or the gradients depend on how a batch is divided; the message says where."""
 
 
+Loss = Callable[[nn.Module, Batch], Any]
+Sums = Mapping[str, tuple[float, float]]
+"""Name of a loss or metric → its sum over all ranks, and what it is divided by."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """The loss of this rank, and a sketch of the gradient of each parameter.
+    """Results of passes: sums of losses or metrics, and a sketch of the gradient of each parameter, if they have any.
 
-    ``draws``: the loss draws random numbers; ``keeps``: passes leave something in attributes for later ones.
+    ``draws``: random numbers are drawn; ``keeps``: passes leave something in attributes for later ones.
     """
 
-    loss: Tensor
-    gradients: Tensor
+    sums: Sums
+    gradients: Tensor | None
     draws: bool
     keeps: bool
 
@@ -87,53 +97,90 @@ class DivisionGuard:
         )
         self._tolerance = COARSE if low else EXACT
         self.gives_up = _why_not(rank)
-        """Why nothing can be compared; empty if it can."""
+        """Why losses and gradients are not compared; empty if they are."""
+        self._gives_up_metrics = _why_not_metrics(rank)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing can be compared."""
+        return bool(self.gives_up and self._gives_up_metrics)
 
     def check(self, step: int) -> None:
         """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank."""
         rank = self._rank
-        if self.gives_up:
-            return
-        dealing = dealt(rank.job.plan, rank.number, hash((rank.job.seed, step)))
-        updates = updates_of(rank.model)
-        phases = [(phase.name, phase.loss) for phase in updates.phases] or [("", rank.workload.loss)]
-        for name, loss in phases:
-            begin_phase(rank.model, name)
-            if difference := self._difference(loss, name, step, dealing):
-                raise DependsOnDivision(difference)
-        begin_phase(rank.model, "")
-        updates.losses.clear()
+        if not self.gives_up:
+            order = drawn(rank.job.plan.batch, rank.job.seed, step)
+            dealing = dealt(rank.job.plan, rank.number, order, has_own=rank.feed.keeps_last)
+            updates = updates_of(rank.model)
+            phases = [(phase.name, phase.loss) for phase in updates.phases] or [("", rank.workload.loss)]
+            for name, loss in phases:
+                begin_phase(rank.model, name)
+                if difference := self._difference(loss, step, dealing):
+                    in_phase = f" of the phase {name}" if name else ""
+                    raise DependsOnDivision(f"{difference[0]} in step {step + 1}{in_phase} when {difference[1]}")
+            begin_phase(rank.model, "")
+            updates.losses.clear()
+        if not self._gives_up_metrics and (difference := self._difference_of_metrics(step)):
+            raise DependsOnDivision(f"{difference[0]} after step {step + 1} when {difference[1]}")
 
-    def _difference(self, loss: Any, phase: str, step: int, dealing: Dealing) -> str:
+    def _difference(self, loss: Loss, step: int, dealing: Dealing) -> tuple[str, str] | None:
+        """Words for a difference and for its cause, which all ranks get; None if there is none."""
         planned = self._passes(loss, step, dealing.planned, dealing.weight)
         if self._rank.any(planned.draws) and not self._leaves_out_all:
             self._leaves_out_all = True
             planned = self._passes(loss, step, dealing.planned, dealing.weight)
         if self._rank.any(planned.draws):
             self.gives_up = "the loss draws random numbers"
-            return ""
-        other = self._passes(loss, step, dealing.other, dealing.weight)
-        words = self._different(planned, other)
+            return None
+        if max(self._rank.job.plan.samples_of_shares) == 1 and self._rank.job.plan.pp == 1:
+            return self._difference_of_pair(loss, step, dealing, planned)
+        words = self._different(planned, self._passes(loss, step, dealing.other, dealing.weight))
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
             ways = (dealing.planned, dealing.other)
             words = self._different(*(self._passes(loss, step, way, dealing.weight, repeats=2) for way in ways))
-        of_phase = f" of the phase {phase}" if phase else ""
-        return words and f"{words} in step {step + 1}{of_phase} when {dealing.words}"
+        return (words, dealing.words) if words else None
+
+    def _difference_of_pair(self, loss: Loss, step: int, dealing: Dealing, planned: _Passes) -> tuple[str, str] | None:
+        """``_difference`` where all micro-batches have one sample.
+
+        In a larger one each sample counts less, so gradients are compared with those of half the loss. Two samples
+        together need no more memory than was planned if no gradients are kept.
+        """
+
+        def halved(model: nn.Module, batch: Batch) -> Any:
+            returned = loss(model, batch)
+            return (returned[0] / 2, returned[1]) if isinstance(returned, tuple) else returned / 2
+
+        other = self._passes(halved, step, dealing.planned, dealing.weight)
+        assert planned.gradients is not None and other.gradients is not None
+        if words := self._first(self._different_gradient(planned.gradients, 2 * other.gradients)):
+            return words, "its loss counts half as much, as it does beside another sample"
+        if not dealing.joins:
+            return None
+        words = self._different(*(self._forward(loss, step, way) for way in (dealing.planned, dealing.other)))
+        return (words, dealing.words) if words else None
+
+    def _difference_of_metrics(self, step: int) -> tuple[str, str] | None:
+        rank = self._rank
+        dealt_samples = dealt_held_out(rank.job.plan, rank.number, rank.workload.num_eval)
+        if dealt_samples is None:
+            self._gives_up_metrics = "there are too few held-out samples"
+            return None
+        num_drawn, dealing = dealt_samples
+        indices = drawn(min(rank.workload.num_eval, FEW), rank.job.seed, step)[:num_drawn]
+        planned, other = (self._metrics(indices, way) for way in (dealing.planned, dealing.other))
+        if rank.any(planned.draws):
+            self._gives_up_metrics = "metrics draw random numbers"
+            return None
+        words = self._different(planned, other)
+        return (words, dealing.words) if words else None
 
     def _different(self, planned: _Passes, other: _Passes) -> str:
         """Words for a difference, which all ranks get; empty if there is none."""
-        of_gradient = self._different_gradient(planned.gradients, other.gradients)
-        of_loss = self._different_loss(planned, other)  # in any case, as all ranks must take part
-        return self._first(of_gradient or of_loss)
-
-    def _different_loss(self, planned: _Passes, other: _Passes) -> str:
-        rank, plan = self._rank, self._rank.job.plan
-        mine = torch.stack([planned.loss.double().cpu(), other.loss.double().cpu()])
-        before, after = (rank.sum(mine) * (plan.pp / plan.world_size)).tolist()
-        if not abs(after - before) > self._tolerance.loss * max(abs(before), abs(after), _LEAST_LOSS):
-            return ""
-        first, second = in_enough_digits(before, after)
-        return f"the loss changes from {first} to {second}"
+        words = _different_sums(planned.sums, other.sums, self._tolerance.loss)
+        if planned.gradients is None or other.gradients is None:
+            return words
+        return self._first(self._different_gradient(planned.gradients, other.gradients) or words)
 
     def _different_gradient(self, planned: Tensor, other: Tensor) -> str:
         layout = self._rank.job.plan.layout
@@ -159,23 +206,62 @@ class DivisionGuard:
         dist.all_gather_object(listed, words)
         return next(filter(None, listed))
 
-    def _passes(self, loss: Any, step: int, parts: Sequence[Tensor], weight: float, repeats: int = 1) -> _Passes:
+    def _passes(self, loss: Loss, step: int, parts: Sequence[Tensor], weight: float, repeats: int = 1) -> _Passes:
         """The last passes of micro-batches with the samples at these places of a step, which are repeated."""
         rank = self._rank
-        model, probe = rank.model, _Probe(rank.model)
+        model, plan, probe = rank.model, rank.job.plan, _Probe(rank.model)
         optimizer = cast(torch.optim.Optimizer, probe)
         with kept_generators(rank.workload), self._unchanged(weight):
             kept = KeptState(rank.workload, model)
             for _ in range(repeats):
-                batches = list(rank.feed.parts(step, parts))
-                seed_everything((rank.job.seed, step, rank.job.plan.data_rank(rank.number)), rank.workload)
-                before = drawn_from(rank.workload)
-                on_device = rank.all_on_device(_emptied(batches))
-                own_loss = phase_step(rank.workload, loss, model, optimizer, on_device, len(parts))
+                batches, before = self._begin(step, parts)
+                own_loss = phase_step(rank.workload, loss, model, optimizer, batches, len(parts))
             draws = drawn_from(rank.workload) != before
             factor = updates_of(model).loss_factor(len(parts))
             keeps = kept.has_changed
-        return _Passes(own_loss.detach() * weight, probe.gradients / factor, draws, keeps)
+        total = rank.sum(own_loss.detach().double().cpu() * weight)  # in a pipeline only the last stage has a loss
+        sums = {"the loss": (float(total) * plan.pp, float(plan.world_size))}
+        return _Passes(sums, probe.gradients / factor, draws, keeps)
+
+    def _forward(self, loss: Loss, step: int, parts: Sequence[Tensor]) -> _Passes:
+        """The losses of these micro-batches, without gradients; none if the loss itself computes gradients."""
+        rank, sums = self._rank, torch.zeros(2, dtype=torch.float64)
+        state = forward_state(rank.model)
+        with kept_generators(rank.workload), self._unchanged(1.0):
+            batches, _ = self._begin(step, parts)
+            with without_gradients(rank.model):
+                for batch in batches:
+                    try:
+                        with state.micro_batch(batch, len(parts)), autocast(rank.workload, rank.model):
+                            total, count = as_pair(loss(rank.model, batch))
+                    except RuntimeError as error:
+                        if "require grad" not in str(error):
+                            raise
+                        return _Passes({}, None, draws=False, keeps=False)
+                    sums += torch.stack([total.double().sum().cpu(), count.double().sum().cpu()])
+                finish(rank.model)
+                state.end_step()
+        total, count = rank.sum(sums).tolist()
+        return _Passes({"the loss": (total, count)}, None, draws=False, keeps=False)
+
+    def _begin(self, step: int, parts: Sequence[Tensor]) -> tuple[Iterable[Batch], object]:
+        """The micro-batches of these parts of a step, and a value that changes once their passes draw numbers."""
+        rank = self._rank
+        batches = list(rank.feed.parts(step, parts))
+        seed_everything((rank.job.seed, step, rank.job.plan.data_rank(rank.number)), rank.workload)
+        return rank.all_on_device(_emptied(batches)), drawn_from(rank.workload)
+
+    def _metrics(self, indices: Tensor, parts: Sequence[Tensor]) -> _Passes:
+        """The metrics of these of the held-out samples ``indices``."""
+        rank = self._rank
+        with kept_generators(rank.workload), self._unchanged(1.0):
+            batches = list(rank.feed.held_out(indices, parts))
+            before = drawn_from(rank.workload)
+            counted = (torch.ones(len(part), dtype=torch.bool) for part in parts)
+            pairs = zip(rank.all_on_device(_emptied(batches)), counted, strict=True)
+            sums = totals(rank, evaluate(rank.workload, rank.model, pairs))
+            draws = drawn_from(rank.workload) != before
+        return _Passes({f"the metric {name}": sums[name] for name in sums}, None, draws, keeps=False)
 
     @contextmanager
     def _unchanged(self, weight: float) -> Iterator[None]:
@@ -211,17 +297,48 @@ class DivisionGuard:
             kept.restore()
 
 
+def _different_sums(planned: Sums, other: Sums, tolerance: float) -> str:
+    """Words for the first sum that changes by more than rounding; empty if there is none."""
+    for name, (total, count) in planned.items():
+        other_total, other_count = other.get(name, (0.0, 0.0))
+        if not (count and other_count):
+            continue
+        before, after = total / count, other_total / other_count
+        if not abs(after - before) > tolerance * max(abs(before), abs(after), _LEAST_LOSS):  # or it is not finite
+            continue
+        is_of_whole = all(number.is_integer() for number in (total, other_total)) and name != "the loss"
+        if is_of_whole and count == other_count and abs(total - other_total) <= max(1.0, _FLIPPED * count):
+            continue  # rounding decides a near tie in few samples
+        first, second = in_enough_digits(before, after)
+        return f"{name} changes from {first} to {second}"
+    return ""
+
+
 def _why_not(rank: TrainingRank) -> str:
-    """Why the batch of a training is not divided differently; empty if it can be."""
+    """Why the loss and its gradients are not compared; empty if they are."""
     workload, plan = rank.workload, rank.job.plan
     if not any(layout.divides_batch for layout in plan.layouts):
         return "the plan does not divide a batch"
-    if plan.micro_batch == 1:
-        return "micro-batches of one sample cannot be divided"
+    if plan.pp > 1 and plan.micro_batch == 1:
+        return "passes of a pipeline have one sample"
     if workload.accepts_parts:
         return "the workload accepts parts of a batch"
-    if defines(workload, "dataset") and is_iterable(opened_dataset(workload, "train")):
-        return "its samples can only be read in order"
+    if rank.feed.keeps_last and plan.pp > 1:
+        return "a pipeline needs the whole batch, and its samples can only be read in order"
+    if rank.feed.keeps_last and workload.num_workers and defines(workload, "collate"):
+        return "its samples can only be read in order, by workers that put them together"
+    return ""
+
+
+def _why_not_metrics(rank: TrainingRank) -> str:
+    """Why metrics are not compared; empty if they are."""
+    workload, plan = rank.workload, rank.job.plan
+    if plan.num_shares == 1 and plan.evaluation_micro_batch == plan.batch:
+        return "evaluations are divided as on one rank"
+    if workload.accepts_parts:
+        return "the workload accepts parts of a batch"
+    if defines(workload, "dataset") and is_iterable(opened_dataset(workload, "eval")):
+        return "held-out samples can only be read in order"
     return ""
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from estimators.model import Plan
-from workloads.training.guard.dealing import dealt
+from workloads.training.guard.dealing import Dealing, dealt, dealt_held_out, drawn
+from workloads.training.samples import rank_slices
 
 PLANS = [
     Plan(8, num_micro_batches=4),
@@ -17,14 +18,23 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_both_ways_have_the_same_samples_and_no_pass_has_more_than_planned(plan: Plan) -> None:
-    dealings = [dealt(plan, rank, 7) for rank in range(plan.world_size)]
-    firsts = {plan.data_rank(rank): dealing for rank, dealing in enumerate(dealings)}
+ONE_BY_ONE = [Plan(1, num_micro_batches=4), Plan(1, dp_shard=4), Plan(1, num_micro_batches=2, dp_replicate=2, tp=2)]
+
+
+def samples_of(plan: Plan, dealings: list[Dealing]) -> tuple[list[int], list[int]]:
+    """Places of all samples, one way and the other, of the first rank with each share."""
+    firsts = {plan.data_rank(rank): dealing for rank, dealing in reversed(list(enumerate(dealings)))}
     planned, other = (
         torch.cat([part for dealing in firsts.values() for part in parts(dealing)]).tolist()
         for parts in (lambda dealing: dealing.planned, lambda dealing: dealing.other)
     )
+    return planned, other
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_both_ways_have_the_same_samples_and_no_pass_has_more_than_planned(plan: Plan) -> None:
+    dealings = [dealt(plan, rank, drawn(plan.batch, 7, 0)) for rank in range(plan.world_size)]
+    planned, other = samples_of(plan, dealings)
     assert sorted(planned) == sorted(other) and len(set(planned)) == len(planned) and max(planned) < plan.batch
     assert planned != other
     for rank, dealing in enumerate(dealings):
@@ -32,11 +42,49 @@ def test_both_ways_have_the_same_samples_and_no_pass_has_more_than_planned(plan:
         assert len(set(map(len, dealing.other))) == 1, "a mean over micro-batches is that over samples"
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_the_weighted_mean_over_ranks_is_that_over_samples(plan: Plan) -> None:
+@pytest.mark.parametrize("has_own", [False, True])
+@pytest.mark.parametrize("plan", PLANS[:4], ids=str)
+def test_the_weighted_mean_over_ranks_is_that_over_samples(plan: Plan, has_own: bool) -> None:
     values = torch.arange(plan.batch, dtype=torch.float64)
     for parts in ("planned", "other"):
-        dealings = [dealt(plan, rank, 3) for rank in range(plan.world_size)]
+        order = drawn(plan.batch, 3, 1)
+        dealings = [dealt(plan, rank, order, has_own=has_own) for rank in range(plan.world_size)]
         samples = [torch.cat(list(getattr(dealing, parts))) for dealing in dealings]
         of_ranks = [dealing.weight * values[places].mean() for dealing, places in zip(dealings, samples, strict=True)]
         assert torch.stack(of_ranks).mean() == pytest.approx(float(values[torch.cat(samples)].mean()))
+
+
+@pytest.mark.parametrize("plan", PLANS[:4], ids=str)
+def test_a_rank_may_keep_the_samples_of_its_last_micro_batch(plan: Plan) -> None:
+    order = drawn(plan.batch, 5, 2)
+    for rank in range(plan.world_size):
+        dealing = dealt(plan, rank, order, has_own=True)
+        (planned,) = dealing.planned
+        last = rank_slices(torch.arange(plan.batch), plan, rank)[-1].tolist()
+        assert {*planned.tolist()} == {*torch.cat(list(dealing.other)).tolist()} <= {*last}
+
+
+@pytest.mark.parametrize("plan", ONE_BY_ONE, ids=str)
+def test_single_samples_are_dealt_in_pairs(plan: Plan) -> None:
+    dealings = [dealt(plan, rank, drawn(plan.batch, 1, 0)) for rank in range(plan.world_size)]
+    planned, other = samples_of(plan, dealings)
+    assert planned == other and {*planned} <= {*range(plan.batch)}
+    assert all(dealing.joins and len(dealing.other[0]) == 2 == len(dealing.planned) for dealing in dealings)
+
+
+@pytest.mark.parametrize("plan", [*PLANS, *ONE_BY_ONE, Plan(8, evaluation_batch=3)], ids=str)
+@pytest.mark.parametrize("num", [1, 2, 3, 7, 10**9])
+def test_held_out_samples_are_dealt_as_far_as_there_are_some(plan: Plan, num: int) -> None:
+    held_out = [dealt_held_out(plan, rank, num) for rank in range(plan.world_size)]
+    if num < max(2, plan.num_shares):
+        assert set(held_out) == {None}
+        return
+    ((num_drawn, _), *_) = found = [pair for pair in held_out if pair]
+    planned, other = samples_of(plan, [dealing for _, dealing in found])
+    assert len(found) == plan.world_size and sorted(planned) == sorted(other) and max(planned) < num_drawn <= num
+    assert max(len(part) for _, dealing in found for part in dealing.other) <= max(2, plan.evaluation_micro_batch)
+
+
+def test_the_order_depends_on_the_step_and_the_seed() -> None:
+    orders = [tuple(drawn(50, *numbers).tolist()) for numbers in [(0, 0), (0, 1), (1, 0), (2**62, 5), (0, 0)]]
+    assert len(set(orders)) == 4 and orders[0] == orders[-1] and {*orders[0]} == {*range(50)}

@@ -142,6 +142,64 @@ class Complex(Base):
     def loss(self, model, batch): return functional.cross_entropy(model(batch[0].cfloat()).abs(), batch[1])
     def evaluate(self, model, batch):
         return {"loss": functional.cross_entropy(model(batch[0].cfloat()).abs(), batch[1], reduction="none")}
+
+
+class Ranking(Base):
+    '''A metric that compares samples, once two steps are done; the loss compares none.'''
+    share = 0.0
+    def on_step(self, step, steps, optimizer): self.share = float(step >= 2)
+    def evaluate(self, model, batch):
+        logits = model(batch[0])
+        right = ((logits - self.share * logits.mean(0)).argmax(-1) == batch[1]).float()
+        return {"loss": functional.cross_entropy(logits - self.share * logits.mean(0), batch[1], reduction="none"),
+                "right": right, "drawn": right}
+
+
+class Sampling(Base):
+    '''A metric that draws samples, another of whole numbers, and one of the whole set.'''
+    def evaluate(self, model, batch):
+        logits = model(batch[0])
+        loss = functional.cross_entropy(logits + torch.randn(logits.shape), batch[1], reduction="none")
+        return {"loss": loss}, logits.argmax(-1)
+    def summarize(self, outputs): return {"classes": float(len(set(outputs.tolist())))}
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, num): self.num = num
+    def __len__(self): return self.num
+    def __iter__(self):
+        for place in range(self.num):
+            yield POINTS[place * 5 % 64], CLASSES[place * 5 % 64]
+
+
+class Streamed(Base):
+    num_train, num_eval = Workload.num_train, Workload.num_eval
+    train_batch, eval_batch = Workload.train_batch, Workload.eval_batch
+    def __init__(self, params):
+        super().__init__(params)
+        self.num_workers = params.get("num_workers", 0)
+    def dataset(self, split): return Stream(64 if split == "train" else 16)
+    def augment(self, sample, generator):
+        return sample[0] + 0.01 * torch.randn(6, generator=generator), sample[1]
+
+
+class StreamedWeighted(Streamed):
+    loss = Weighted.loss
+
+
+class Coupled(Base):
+    def loss(self, model, batch):
+        out = model(batch[0])
+        return functional.cross_entropy(out, batch[1]) + out.var(0, unbiased=False).sum()
+
+
+class Penalized(Base):
+    '''A penalty of gradients, which needs a graph.'''
+    def loss(self, model, batch):
+        points = batch[0].requires_grad_()
+        out = model(points)
+        slope, = torch.autograd.grad(out.sum(), points, create_graph=True)
+        return functional.cross_entropy(out, batch[1]) + 0.1 * slope.square().sum(-1).mean()
 """
 DIVIDED = [Plan(8, num_micro_batches=4), Plan(16, dp_shard=2), Plan(4, num_micro_batches=4, dp_replicate=2)]
 
@@ -199,6 +257,49 @@ def test_a_checked_training_has_the_curve_of_one_that_is_not(ranks: Any, cases: 
     plan = Plan(8, num_micro_batches=4)
     checked = ranks.curve(plan, 6, workload=f"cases.py:{name}", **cases)
     assert checked == ranks.curve(plan, 6, workload=f"cases.py:{name}", guard=False, **cases)
+
+
+ONE_BY_ONE = [Plan(1, num_micro_batches=32), Plan(1, num_micro_batches=16, dp_replicate=2)]
+
+
+@pytest.mark.parametrize("plan", ONE_BY_ONE, ids=str)
+@pytest.mark.parametrize("name", ["Weighted", "Coupled", "Hooked"])
+def test_micro_batches_of_one_sample_are_compared_with_pairs(
+    ranks: Any, cases: dict[str, Any], name: str, plan: Plan
+) -> None:
+    words = refusal(ranks, plan, name, cases, 2)
+    ways = {"Hooked": "its loss counts half as much, as it does beside another sample"}
+    assert words.endswith(ways.get(name, "micro-batches have 2 instead of 1 samples"))
+
+
+@pytest.mark.parametrize("plan", ONE_BY_ONE, ids=str)
+@pytest.mark.parametrize("name", ["Base", "Counted", "Noisy", "Penalized", "Drawing"])
+def test_micro_batches_of_one_sample_train_on_where_they_may(
+    ranks: Any, cases: dict[str, Any], name: str, plan: Plan
+) -> None:
+    checked = ranks.curve(plan, 2, workload=f"cases.py:{name}", **cases)
+    assert checked == ranks.curve(plan, 2, workload=f"cases.py:{name}", guard=False, **cases)
+
+
+@pytest.mark.parametrize("plan", [*DIVIDED, Plan(32, evaluation_batch=4), ONE_BY_ONE[0]], ids=str)
+def test_a_metric_that_depends_on_the_division_is_named(ranks: Any, cases: dict[str, Any], plan: Plan) -> None:
+    (answer, *_) = ranks.train(plan, 5, workload="cases.py:Ranking", report_every=1, **cases)
+    assert answer["error"] == "DependsOnDivision" and len(answer["reports"]) <= 4
+    assert answer["message"].startswith("the metric loss changes from ") and " after step " in answer["message"]
+    assert ranks.curve(Plan(32), 5, workload="cases.py:Ranking", **cases), "one rank trains it"
+    assert len(ranks.curve(plan, 5, workload="cases.py:Sampling", **cases)) == 3
+
+
+@pytest.mark.parametrize("plan", DIVIDED, ids=str)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_samples_that_are_read_in_order_are_kept_for_the_check(
+    ranks: Any, cases: dict[str, Any], plan: Plan, num_workers: int
+) -> None:
+    cases = {**cases, "params": {"batch": 32, "num_workers": num_workers}}
+    halves = f"micro-batches have {plan.micro_batch // 2} instead of {plan.micro_batch} samples"
+    assert refusal(ranks, plan, "StreamedWeighted", cases).endswith(halves)
+    checked = ranks.curve(plan, 4, workload="cases.py:Streamed", **cases)
+    assert checked == ranks.curve(plan, 4, workload="cases.py:Streamed", guard=False, **cases)
 
 
 def test_precision_decides_what_counts_as_rounding(ranks: Any, cases: dict[str, Any]) -> None:
