@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.packing.costs import cluster, kind, table
+from benchmarks.packing.generated import PHILLY, TraceJob, at_load, generate
 from benchmarks.running.results import Finding
 from estimators.devices.communication import Group, collective_seconds
 from placement.model import Shape, pareto
 from placement.packing.policies import policy_named
-from placement.simulation.generated import PHILLY, TraceJob, at_load, generate
 from placement.simulation.schedule import Job, Schedule, ScheduleOptions, schedule
 from workloads.gain import gain_of_batch
 
@@ -36,7 +36,7 @@ HEADER = (
     "restarts", "jobs ratio", "completion ratio", "load, seed",
 )  # fmt: skip
 ABOUT = f"""\
-{NUM_JOBS} jobs are drawn from the marginals of Microsoft's Philly cluster (`placement/simulation/generated.py`), up
+{NUM_JOBS} jobs are drawn from the marginals of Microsoft's Philly cluster (`benchmarks/packing/generated.py`), up
 to {MOST_GPUS} GPUs and 24 hours, and come to 8 nodes of 4 V100-16. Each is a candidate of the cost table, with as
 many steps as take the trace's time on the GPUs that it asked for, and a study of its own. "Fixed" gives it these,
 first come first served; those that fit pass those that do not. "Pack" may start it wider or narrower. "Elastic"

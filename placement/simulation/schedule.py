@@ -1,4 +1,4 @@
-"""Simulates a packing policy on known jobs in virtual time, without a database: for forecasts, traces and benchmarks.
+"""Simulates a packing policy on known jobs in virtual time, without a database: for forecasts and benchmarks.
 
 Jobs arrive, wait, run in the shape that the policy takes, and end. The policy and the ledger are those of a service.
 Not simulated: sizing, samplers, stopping rules, and other plans for running trials (``scamp simulate`` has them all).
@@ -7,7 +7,6 @@ Not simulated: sizing, samplers, stopping rules, and other plans for running tri
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -77,15 +76,13 @@ class Run(NamedTuple):
 class Schedule:
     """The result of a simulation. ``never`` are the jobs that could not run, with why.
 
-    ``waited`` are job-seconds by what the waiting jobs lacked, and ``first_waits`` why each one waited at first.
+    ``first_waits`` say why each job waited at first.
     """
 
     num_devices: int
     runs: list[Run] = field(default_factory=list)
     never: dict[str, Wait] = field(default_factory=dict)
-    waited: dict[str, float] = field(default_factory=dict)
     first_waits: dict[str, Wait] = field(default_factory=dict)
-    num_rounds: int = 0
 
     @property
     def makespan(self) -> float:
@@ -107,16 +104,6 @@ class Schedule:
     def mean_completion(self) -> float:
         """Mean seconds from a job's arrival to its end."""
         return sum(run.end - run.arrived for run in self.runs) / len(self.runs) if self.runs else 0.0
-
-    @property
-    def mean_wait(self) -> float:
-        """Mean seconds from a job's arrival to its start."""
-        return sum(run.start - run.arrived for run in self.runs) / len(self.runs) if self.runs else 0.0
-
-    def wait_at(self, quantile: float) -> float:
-        """Seconds that this share (0 to 1) of the jobs wait at most."""
-        waits = sorted(run.start - run.arrived for run in self.runs)
-        return waits[max(0, math.ceil(quantile * len(waits)) - 1)] if waits else 0.0
 
     @property
     def communication_share(self) -> float:
@@ -199,7 +186,6 @@ class _Simulation:
         self._open: dict[str, Run] = {}  # without their ends
         self._arrived: dict[str, float] = {}
         self._found = Schedule(len(cluster.devices))
-        self._waits: Mapping[str, Wait] = {}
         for gang in running:
             self._ledger.restore(Gang(gang.id, len(gang.devices), gang.mib_per_rank), gang.devices)
             self._progress.start(gang.id, gang.devices, gang.seconds)
@@ -216,7 +202,6 @@ class _Simulation:
                 break
             # Ends and arrivals until the next round are decided about together.
             until = max(soonest, now + self._round_seconds)
-            self._note_waits(until - now)
             self._advance(until)
             now = until
         assert not len(self._queues), f"{len(self._queues)} jobs never start on an empty cluster"
@@ -237,14 +222,11 @@ class _Simulation:
 
     def _decide(self, now: float) -> None:
         """Let the policy decide until it starts nothing more among the jobs that are nominated."""
-        self._waits = {}
         if self._restart_seconds is not None:
             self._redivide(now, self._restart_seconds)
             return
         while nominated := self._queues.nominated(self._most_nominated):
             decision = self._policy(nominated, self._ledger, self._left)
-            self._found.num_rounds += 1
-            self._waits = decision.waits
             by_id = {queued.id: queued for queued in nominated} if decision.placements else {}
             for placement in decision.placements:
                 gang, queued = placement.gang, by_id[placement.gang.id]
@@ -271,7 +253,6 @@ class _Simulation:
         ]
         jobs += [Share(queued) for queued in nominated]
         chosen = redivide(jobs, len(self._ledger.devices))
-        self._found.num_rounds += 1
         changed = [(job, choice) for job, choice in zip(jobs, chosen, strict=True) if choice not in (None, job.choice)]
         left = {}
         for job, _ in changed:
@@ -324,8 +305,3 @@ class _Simulation:
                 self._shapes.pop(job, None)
                 self._found.runs.append(self._open.pop(job)._replace(end=progress.now))
         progress.now = until
-
-    def _note_waits(self, seconds: float) -> None:
-        counts = Counter(wait.blocked.value for wait in self._waits.values())
-        for blocked, count in counts.items():
-            self._found.waited[blocked] = self._found.waited.get(blocked, 0.0) + count * seconds

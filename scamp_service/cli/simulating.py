@@ -18,9 +18,7 @@ from scamp_service.study.parse import read_study
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placement.model import Cluster
     from scamp_service.simulation.replay import ReplayOptions, Submitted
-    from scamp_service.simulation.traces import Replayed
     from scamp_service.sizing.cluster_file import NamedCluster
 
 app = typer.Typer()
@@ -29,8 +27,8 @@ app = typer.Typer()
 @app.command()
 def simulate(
     studies: Annotated[
-        list[Path] | None, typer.Argument(help="studies in YAML, all submitted at once", metavar="[STUDY.yaml]...")
-    ] = None,
+        list[Path], typer.Argument(help="studies in YAML, all submitted at once", metavar="STUDY.yaml...")
+    ],
     *,
     cluster: Annotated[
         str,
@@ -73,19 +71,6 @@ def simulate(
         float | None,
         typer.Option(help="noise scale of gradients, in samples; batches that may grow (AdaScale) follow it", min=0.0),
     ] = None,
-    traces: Annotated[
-        str,
-        typer.Option(
-            help="instead of studies, the jobs of a GPU cluster: drawn like those of philly, helios or pai, or read "
-            "from a published job list",
-            metavar="NAME|FILE|DIR",
-        ),
-    ] = "",
-    jobs: Annotated[int, typer.Option(help="number of jobs to run, the first of the trace", min=1)] = 1000,
-    load: Annotated[
-        float | None,
-        typer.Option(help="share of the GPU time that the jobs of a trace ask for; default: a file keeps its times"),
-    ] = None,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -94,11 +79,9 @@ def simulate(
 
     The controller, its decisions, samplers and stopping rules are those of a
     service. Candidates are traced and planned as in a study, and train for as
-    many seconds as is predicted. With --traces, jobs of a GPU cluster run
-    instead, as wide and as long as its trace says. See docs/simulate.md.
+    many seconds as is predicted. See docs/simulate.md.
     """
     from scamp_service.simulation.replay import ReplayOptions
-    from scamp_service.simulation.traces import Replayed
     from scamp_service.sizing.cluster_file import cluster_named, read_cluster
 
     settings = settings_of(data_dir=data_dir)
@@ -107,15 +90,7 @@ def simulate(
     is_file = cluster.endswith((".yaml", ".yml"))
     named_cluster = read_cluster(Path(cluster), settings) if is_file else cluster_named(cluster, settings)
     names = _policies(policy or settings.policy)
-    if bool(traces) == bool(studies):
-        raise InvalidInput("name studies, or a trace of jobs with --traces, but not both")
-    if traces:
-        if gantt is not None:
-            raise InvalidInput("--gantt draws studies, not traces of jobs")
-        how = Replayed(jobs, seed, load, settings.max_gangs_per_device)
-        _replay_traces(traces, named_cluster.cluster, names, how, as_json=as_json)
-        return
-    submitted = _submitted(studies or (), working_dir, keeps_policies=not policy)
+    submitted = _submitted(studies, working_dir, keeps_policies=not policy)
     options = ReplayOptions(
         cache_dir=settings.data_dir / "profiles",
         seed=seed,
@@ -189,25 +164,6 @@ def _policies(words: str) -> list[str]:
         except ValueError as error:
             raise InvalidInput(f"--policy: {error}") from None
     return names
-
-
-def _replay_traces(traces: str, cluster: Cluster, names: list[str], how: Replayed, *, as_json: bool) -> None:
-    """Replay a trace under each policy, and print the figures."""
-    from scamp_service.cli.tables.simulation import schedules_table
-    from scamp_service.simulation.traces import replay_trace, schedule_json, trace_jobs
-
-    if not cluster.devices:
-        raise InvalidInput("the cluster has no devices")
-    jobs = trace_jobs(traces, len(cluster.devices), how)
-    with err.status("simulating …"):
-        schedules = {name: replay_trace(jobs, cluster, name, how.max_gangs_per_device) for name in names}
-    if as_json:
-        answers = {name: schedule_json(schedule) for name, schedule in schedules.items()}
-        print(json.dumps(answers[names[0]] if len(names) == 1 else answers))
-        return
-    out.print(schedules_table([("" if len(names) == 1 else name, schedule) for name, schedule in schedules.items()]))
-    assumed = "jobs run as wide and as long as the trace says, on devices of any kind; nothing fails or is stopped"
-    out.print(f"assumed: {assumed}", style="dim", soft_wrap=True, markup=False)
 
 
 @app.command(name="what-if")

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.table import Table
 
-from placement.simulation.schedule import Schedule
 from scamp_service.cli.terminal import plain
 from scamp_service.simulation.gantt import duration
 from scamp_service.simulation.outcome import Simulated
@@ -16,12 +15,8 @@ MOST_REASONS = 3
 
 
 def as_table(simulations: Sequence[tuple[str, Simulated]]) -> Table:
-    """The figures of each simulation under its title."""
-    return _side_by_side([(title, dict(_rows(simulated))) for title, simulated in simulations])
-
-
-def _side_by_side(columns: Sequence[tuple[str, Mapping[str, str]]]) -> Table:
-    """A column of figures under each title, and a row for each name that any of them has."""
+    """A column of figures under the title of each simulation, and a row for each figure that any of them has."""
+    columns = [(title, dict(_rows(simulated))) for title, simulated in simulations]
     table = Table(box=None, pad_edge=False, show_header=any(title for title, _ in columns))
     table.add_column("")
     for title, _ in columns:
@@ -41,25 +36,6 @@ def _rows(simulated: Simulated) -> Iterator[tuple[str, str]]:
     for devices, count in simulated.trials_by_devices.items():
         yield f"trials on {devices} device{'s' * (devices > 1)}", str(count)
     for blocked, seconds in sorted(simulated.waited.items(), key=lambda item: -item[1]):
-        yield f"waited, {blocked}", duration(seconds)
-
-
-def schedules_table(schedules: Sequence[tuple[str, Schedule]]) -> Table:
-    """The figures of each replayed trace under its title."""
-    return _side_by_side([(title, dict(_schedule_rows(schedule))) for title, schedule in schedules])
-
-
-def _schedule_rows(schedule: Schedule) -> Iterator[tuple[str, str]]:
-    yield "jobs", str(len(schedule.runs))
-    if schedule.never:
-        yield "jobs that fit nowhere", str(len(schedule.never))
-    yield "makespan", duration(schedule.makespan)
-    yield "mean completion", duration(schedule.mean_completion)
-    yield "mean wait", duration(schedule.mean_wait)
-    yield "99 % wait at most", duration(schedule.wait_at(0.99))
-    yield "device-hours", f"{schedule.device_seconds / 3600:.3g}"
-    yield "devices held", f"{schedule.utilisation:.0%}"
-    for blocked, seconds in sorted(schedule.waited.items(), key=lambda item: -item[1]):
         yield f"waited, {blocked}", duration(seconds)
 
 

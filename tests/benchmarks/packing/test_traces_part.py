@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from benchmarks.packing.generated import TraceJob
 from benchmarks.packing.traces_part import moldable
-from placement.simulation.generated import TraceJob
 
 
 @pytest.mark.parametrize("num_gpus", [1, 2, 4, 8])
