@@ -52,7 +52,7 @@ def simulate(
         str,
         typer.Option(
             help="packs trials onto devices: pack, elastic, min-degree or static-N; several joined with commas are "
-            "compared; default: that of each study, or of the settings",
+            "compared; default: that of the settings",
             metavar="POLICY",
         ),
     ] = "",
@@ -90,7 +90,7 @@ def simulate(
     is_file = cluster.endswith((".yaml", ".yml"))
     named_cluster = read_cluster(Path(cluster), settings) if is_file else cluster_named(cluster, settings)
     names = _policies(policy or settings.policy)
-    submitted = _submitted(studies, working_dir, keeps_policies=not policy)
+    submitted = _submitted(studies, working_dir)
     options = ReplayOptions(
         cache_dir=settings.data_dir / "profiles",
         seed=seed,
@@ -107,7 +107,7 @@ def simulate(
     _replay_studies(submitted, named_cluster, names, options, gantt, as_json=as_json)
 
 
-def _submitted(files: Sequence[Path], working_dir: Path | None, *, keeps_policies: bool) -> list[Submitted]:
+def _submitted(files: Sequence[Path], working_dir: Path | None) -> list[Submitted]:
     """The studies in these files with their code, all submitted at once."""
     from scamp_service.simulation.replay import Submitted
     from scamp_service.sizing.user_workload import with_space
@@ -115,8 +115,6 @@ def _submitted(files: Sequence[Path], working_dir: Path | None, *, keeps_policie
     submitted = []
     for file in files:
         spec = read_study(file)
-        if not keeps_policies:
-            spec = spec.model_copy(update={"policy": None})
         code = code_of(file, spec, working_dir)
         submitted.append(Submitted(with_space(spec, code), code))
     return submitted

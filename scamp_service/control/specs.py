@@ -69,7 +69,7 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         budget=budget,
         progress=Progress(study.state),
         search=search,
-        sharing=Sharing(spec.project, spec.priority, spec.policy, spec.paused),
+        sharing=Sharing(spec.project, spec.priority, spec.paused),
         plan=spec.given_plan,
         guard=spec.guard,
     )

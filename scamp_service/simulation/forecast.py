@@ -14,7 +14,6 @@ from statistics import median
 
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster, Gang, Queued, Shape
-from placement.packing.by_study import by_study
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
 from placement.packing.policy import Blocked, Policy, Wait
@@ -38,7 +37,7 @@ class Load:
 
     ``queued`` are the gangs about which the policy decides now. ``waits`` are waiting trials about which it does not,
     with what they wait for. ``num_unknown`` trials are left out of the simulation, as nobody knows how long they take,
-    and ``num_more`` because there are too many. ``policies`` are those that studies name, by id.
+    and ``num_more`` because there are too many.
     """
 
     running: tuple[Running, ...]
@@ -48,7 +47,6 @@ class Load:
     queued: tuple[Queued, ...] = ()
     num_unknown: int = 0
     num_more: int = 0
-    policies: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,6 @@ def load_of(store: Store, *, now: float) -> Load:
         queued=tuple(_queued(trials, attempts, seconds, now)),
         num_unknown=num_untimed + sum(num for study_id, num in num_to_come.items() if study_id not in typical),
         num_more=max(0, len(jobs) - MOST_JOBS),
-        policies={study.id: policy for study in live if (policy := study.spec.get("policy"))},
     )
 
 
@@ -219,7 +216,7 @@ def forecast(
     result = schedule(
         jobs,
         cluster,
-        by_study(load.policies, policy),
+        policy,
         ScheduleOptions(
             max_gangs_per_device=max_gangs_per_device,
             domains=domains_of(cluster, cores, speeds),
@@ -229,7 +226,7 @@ def forecast(
         ),
         running=running,
     )
-    now = _lacking_now(load, cluster, by_study(load.policies, policy), max_gangs_per_device)
+    now = _lacking_now(load, cluster, policy, max_gangs_per_device)
     outlook = _read(result, cluster)
     return replace(outlook, lacking={**outlook.lacking, **now})
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster, Queued
-from placement.packing.by_study import by_study
 from placement.packing.policies import policy_named
 from placement.packing.projects import Project
 from placement.simulation.progress import Progress, domains_of
@@ -174,7 +173,6 @@ class _Replay:
     def __post_init__(self) -> None:
         self.objectives: dict[int, Objectives] = {}
         self.in_epochs: dict[int, bool] = {}
-        self.policies: dict[int, str] = {}
         self.to_come = sorted(self.studies, key=lambda study: study.at)
         fastest = self.named_cluster.fastest
         self.slow = {name: _slow_down(kind, fastest) for name, kind in self.named_cluster.kinds.items()}
@@ -236,8 +234,6 @@ class _Replay:
             study = self.store.create_study(spec.to_json(), code=code, now=self.now)
             self.objectives[study.id] = spec.every_objective
             self.in_epochs[study.id] = spec.budget.epochs is not None
-            if spec.policy is not None:
-                self.policies[study.id] = spec.policy
 
     def settle(self) -> None:
         """Let the controller decide until nothing follows any more, and wait for traces and samplers meanwhile."""
@@ -274,8 +270,7 @@ class _Replay:
             for trial in trials
             if trial.state is TrialState.QUEUED and trial.sized is not None
         ]
-        policy = by_study(self.policies, self.policy)
-        blocked = [wait.blocked.value for wait in policy(queue, ledger, {}).waits.values()]
+        blocked = [wait.blocked.value for wait in self.policy(queue, ledger, {}).waits.values()]
         blocked += [WAITS[trial.state] for trial in trials if trial.state in WAITS]
         for event in blocked:
             self.waited[event] = self.waited.get(event, 0.0) + seconds

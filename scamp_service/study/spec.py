@@ -15,7 +15,6 @@ from pydantic import Field, field_validator, model_validator
 
 from estimators.axes import AXES
 from estimators.model import Plan
-from placement.packing.policies import policy_named
 from placement.packing.projects import DEFAULT_PROJECT
 from scamp_service.study.budget import MAX_OBJECTIVES, MAX_REPORTS, Budget
 from scamp_service.study.objective import Objective
@@ -58,8 +57,7 @@ class StudySpec(Strict):
     candidates. ``plan`` is the plan of all of them, instead of the one that the planner chooses for each. A candidate
     of ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it leaves out. Trials of the
     highest ``priority`` are placed first, and none while the study is ``paused``; a ``project`` may have a share of the
-    devices and quotas (see ``placement.packing.projects``). ``policy`` names the rule that places its trials (see
-    ``placement.packing.policies``), if not that of the server. ``constraints`` are expressions (see
+    devices and quotas (see ``placement.packing.projects``). ``constraints`` are expressions (see
     ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it
     before it trains. An empty ``space`` is in the user's class, and not known yet (see
     ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
@@ -78,7 +76,6 @@ class StudySpec(Strict):
     project: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.-]+$")] = DEFAULT_PROJECT
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     paused: bool = False
-    policy: str | None = None
     search: SearchOptions = SearchOptions()
     stopping: Stopping = AshaOptions()
     budget: Budget = Budget()
@@ -114,13 +111,6 @@ class StudySpec(Strict):
         if isinstance(sampler := self.search.sampler, Populated):
             self.search = self.search.model_copy(update={"sampler": sampler.settled(self._num_proposed)})
         return self
-
-    @field_validator("policy")
-    @classmethod
-    def _known_policy(cls, policy: str | None) -> str | None:
-        if policy is not None:
-            policy_named(policy)
-        return policy
 
     @field_validator("plan")
     @classmethod

@@ -12,7 +12,6 @@ from statistics import median
 from estimators.learning import Learned
 from estimators.model import MIB
 from placement.model import NONE_READY, Cluster, Gang, Offer, Placement, Queued, Ready, Shape
-from placement.packing.by_study import by_study
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
 from placement.packing.projects import NO_QUOTA, Claim, StartOrder, Usage, admit
@@ -101,16 +100,14 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
 def _placed(
     s: Snapshot, in_order: Sequence[Trial], learned: Corrections, behind: Mapping[int, int]
 ) -> Iterator[Effect]:
-    """Begin the trials whose gangs the policies place, and say why the others wait."""
+    """Begin the trials whose gangs the policy places, and say why the others wait."""
     passes = {trial.id: _counted(trial, behind) for trial in in_order}
     guesses = _guessed_step_seconds(s, max(passes.values(), default=0))
     queue = [queued_of(s, trial, learned, guesses.get(trial.study_id), passes[trial.id]) for trial in in_order]
     by_gang = {gang.id: trial for gang, trial in zip(queue, in_order, strict=True)}
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device, s.ready)
-    own_policies = {study.id: name for study in s.studies.values() if (name := study.sharing.policy)}
-    policy = by_study(own_policies, s.packing.policy)
-    decision = policy(queue, ledger, seconds_left(s))
+    decision = s.packing.policy(queue, ledger, seconds_left(s))
     for placement in decision.placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
         yield _begin(s, by_gang[placement.gang.id], placement, learned)

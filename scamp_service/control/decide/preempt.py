@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from placement.model import Cluster
-from placement.packing.policies import policy_named
 from scamp_service.control.decide.effects import MoveAttempt
 from scamp_service.control.decide.place import fits_now, in_start_order, ledger_of, queued_of, seconds_left
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
@@ -61,14 +60,13 @@ def _cost(s: Snapshot, trial: Trial, attempt: Attempt) -> tuple[int, int, int]:
 
 
 def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, lower: Sequence[Attempt]) -> Sequence[Attempt]:
-    """The attempts among ``lower`` after whose end its policy starts the trial; none if it does now, or not even then.
+    """The attempts among ``lower`` after whose end the policy starts the trial; none if it does now, or not even then.
 
     Some policies give a trial devices without others, or a number of them, so its plan alone does not say what it
     needs.
     """
     queued, left = queued_of(s, first, learned), seconds_left(s)
-    name = s.studies[first.study_id].sharing.policy
-    policy = policy_named(name) if name else s.packing.policy
+    policy = s.packing.policy
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device)
     if policy([queued], ledger, left).placements:

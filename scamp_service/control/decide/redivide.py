@@ -43,14 +43,10 @@ class _Job:
 
 
 def redivided_studies(s: Snapshot) -> frozenset[int]:
-    """Studies whose trials may be divided anew: those of the policy ``elastic``, on devices of equal speed."""
+    """Studies whose trials may be divided anew: all under the policy ``elastic``, on devices of equal speed."""
     if len(set(speeds_of(frozenset(device.kind for device in s.cluster.devices)).values())) > 1:
         return frozenset()
-    return frozenset(
-        study.id
-        for study in s.studies.values()
-        if study.sharing.policy == "elastic" or (study.sharing.policy is None and s.packing.policy is elastic)
-    )
+    return frozenset(s.studies) if s.packing.policy is elastic else frozenset()
 
 
 def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:

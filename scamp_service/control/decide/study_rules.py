@@ -81,8 +81,6 @@ class Sharing:
     project: str = DEFAULT_PROJECT
     priority: int = 0
     """Trials of a higher one are placed first."""
-    policy: str | None = None
-    """Name of the study's own policy; None: that of the server."""
     paused: bool = False
     """None of its trials may run."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
+from placement.packing.policies import policy_named
 from scamp_service.control.decide.effects import MoveAttempt
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import Attempt, Trial
@@ -30,7 +31,9 @@ def running(
     return row, attempt(trial_id=number, devices=(device,), reserved_mib=reserved_mib, checkpoint_step=checkpoint)
 
 
-def stopped(queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int, Any] | None = None) -> set[int]:
+def stopped(
+    queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int, Any] | None = None, policy: str = "pack"
+) -> set[int]:
     """Trials whose attempts are stopped, so that ``queued`` can start."""
     gangs = {held_attempt.key: ALIVE for _, held_attempt in held}
     decided = effects_of(
@@ -38,6 +41,7 @@ def stopped(queued: Trial, held: list[tuple[Trial, Attempt]], studies: dict[int,
         attempts=[held_attempt for _, held_attempt in held],
         gangs=gangs,
         studies=studies or rules(),
+        policy=policy_named(policy),
     )
     moves = [effect for effect in decided if isinstance(effect, MoveAttempt)]
     assert all(move.to is AttemptState.STOPPING and move.outcome is Outcome.STOPPED for move in moves)
@@ -88,6 +92,4 @@ def test_devices_with_room_are_not_enough_for_a_policy_that_gives_each_trial_dev
     policy: str, ranks: int, expected: set[int]
 ) -> None:
     small = [running(10 + index, device, step=8 + index, reserved_mib=10) for index, device in enumerate(ALL)]
-    studies = rules()
-    studies[HIGH] = replace(studies[HIGH], sharing=replace(studies[HIGH].sharing, policy=policy))
-    assert stopped(wants(ranks), small, studies) == expected
+    assert stopped(wants(ranks), small, policy=policy) == expected

@@ -72,7 +72,6 @@ def test_it_becomes_wider_where_devices_are_idle_and_that_is_worth_a_restart() -
     ("state", "why"),
     [
         ({"policy": pack}, "another policy"),
-        ({"study": {"policy": "pack"}}, "its study names another policy"),
         ({"attempts": [running(plan=FOUR, devices=ALL, checkpoint_step=-1)]}, "it would begin anew"),
         ({"attempts": [running(plan=FOUR, devices=ALL, state=AttemptState.STARTING)]}, "it has not begun"),
         ({"attempts": [running(plan=FOUR, devices=ALL, measured_step_seconds=None)]}, "no step was timed"),
