@@ -73,18 +73,22 @@ class Outcome:
 
 @dataclass(slots=True)
 class Curves:
-    """All runs of one idiom; references of one rank are kept."""
+    """All runs of one idiom; traces of layouts and references of one rank are kept."""
 
     idiom: Idiom
     depends_on_division: bool
     folder: Path
     num_runs: int = 0
     references: dict[int, Any] = field(default_factory=dict)
+    traces: dict[Layout, Any] = field(default_factory=dict)
 
-    def traced(self, layout: Layout) -> dict[str, Any]:
-        """The answer of a trace (see ``running.trace_layout``)."""
-        (answer,) = in_forks([partial(trace_layout, self.idiom, layout)], SECONDS)
-        return answer if isinstance(answer, dict) else {"refused": answer}
+    def traced(self, *layouts: Layout) -> list[dict[str, Any]]:
+        """The answers of the traces (see ``running.trace_layout``)."""
+        new = [layout for layout in dict.fromkeys(layouts) if layout not in self.traces]
+        answers = in_forks([partial(trace_layout, self.idiom, layout) for layout in new], SECONDS)
+        self.traces.update(zip(new, answers, strict=True))
+        of_layouts = [self.traces[layout] for layout in layouts]
+        return [answer if isinstance(answer, dict) else {"refused": answer} for answer in of_layouts]
 
     def trained(self, plan: Plan, *, guard: bool = True) -> list[Any]:
         """The report of each rank."""
@@ -105,8 +109,8 @@ class Curves:
 
     def outcome(self, plan: Plan) -> Outcome:
         """Trace the plan's layouts, train it, and compare it with one rank."""
-        for layout in plan.layouts:
-            if "refused" in (traced := self.traced(layout)):
+        for traced in self.traced(*plan.layouts):
+            if "refused" in traced:
                 return Outcome("refused", traced["refused"])
         outcome = compared(self.trained(plan), self.reference(plan))
         if outcome.kind == "alarm" and compared(self.trained(plan, guard=False), self.reference(plan)).kind == "equal":
@@ -314,7 +318,7 @@ def _read(results: Path | None) -> list[Finding]:
 
 
 def _run(curves: Curves, seed: int, words: str, is_quick: bool) -> Iterator[tuple[Plan, Outcome]]:
-    plain = curves.traced(Layout())
+    (plain,) = curves.traced(Layout())
     if "refused" in plain:
         yield Plan(BATCH), Outcome("refused", plain["refused"])
         return

@@ -21,24 +21,25 @@ _PIECE = 2**16
 
 def sketches(parameters: Iterable[Tensor]) -> Tensor:
     """Sketch of the gradient that this rank has of each parameter, shape [n, WIDTH], fp64; 0 where there is none."""
-    return torch.stack([_sketch(parameter.grad) for parameter in parameters]).cpu()
+    signs = torch.randint(2, (_PIECE,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
+    return torch.stack([_sketch(parameter.grad, signs) for parameter in parameters]).cpu()
 
 
-def _sketch(gradient: Tensor | None) -> Tensor:
+def _sketch(gradient: Tensor | None, signs: Tensor) -> Tensor:
     sums = torch.zeros(WIDTH, dtype=torch.float64)
     if gradient is None:
         return sums
     local = local_part(gradient.detach())
     if local.layout is not torch.strided:
         local = local.coalesce()
-        return _of_values(local.values(), local.indices()[0])
-    return _of_values(local, None)
+        return _of_values(local.values(), local.indices()[0], signs)
+    return _of_values(local, None, signs)
 
 
-def _of_values(values: Tensor, rows: Tensor | None) -> Tensor:
+def _of_values(values: Tensor, rows: Tensor | None, signs: Tensor) -> Tensor:
     """The sketch of a dense gradient, or of the ``rows`` of a sparse one."""
     sums = torch.zeros(WIDTH, dtype=torch.float64, device=values.device)
-    signs = _signs().to(values.device)
+    signs = signs.to(values.device)
     if rows is not None:
         flat = values.reshape(len(rows), -1).double()
         of_rows = (flat @ signs[: flat.shape[1]].double()) * signs[rows % _PIECE].double()
@@ -51,7 +52,3 @@ def _of_values(values: Tensor, rows: Tensor | None) -> Tensor:
         folded[:rest] += signed[len(piece) - rest :]
         sums += torch.roll(folded, number) * signs[number % _PIECE]
     return sums
-
-
-def _signs() -> Tensor:
-    return torch.randint(2, (_PIECE,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
