@@ -256,19 +256,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one plan of every 24th idiom")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="run only every Nth idiom (1)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the plans on four ranks (0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the plans on four ranks, number of the first program (0)"
+    )
     parser.add_argument("--idioms", default="", metavar="WORDS", help="only idioms with these words in their name")
     parser.add_argument("--plans", default="", metavar="WORDS", help="only plans with these words in their name")
     parser.add_argument("--folder", type=Path, action="append", help="idioms are in this folder (those of ScaMP)")
     parser.add_argument(
-        "--results", type=Path, metavar="FILE", help="keep results here; idioms in it are not run again"
+        "--results", type=Path, metavar="FILE", help="keep results here; what is in it is not run again"
     )
     parser.add_argument("--drawn", type=int, metavar="N", help="N programs drawn from a grammar, instead of idioms")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write all results to this Markdown page")
     options = parser.parse_args()
     _warm_up()
     if options.drawn:
-        print(json.dumps(_drawn(range(options.seed, options.seed + options.drawn))))
+        _drawn(options)
         return
     findings = _read(options.results)
     chosen = [entry for entry in idioms(options.folder or FOLDERS) if options.idioms in str(entry[0])]
@@ -289,25 +291,31 @@ def main() -> None:
                     for idiom_name, words, outcome in new_findings:
                         file.write(json.dumps([idiom_name, words, asdict(outcome)]) + "\n")
     if options.write:
-        options.write.write_text(page(findings))
+        _write(options.write, page(findings))
     print(json.dumps(figures(findings)))
 
 
-def _drawn(numbers: Sequence[int]) -> dict[str, float]:
-    """Run drawn programs with these numbers, print how each went, and return the figures."""
-    kinds: Counter[str] = Counter()
+def _drawn(options: argparse.Namespace) -> None:
+    """Run drawn programs, print how each fared, and last the figures of all that are in the results."""
+    numbers = range(options.seed, options.seed + options.drawn)
+    outcomes = drawn.read(options.results)
     with tempfile.TemporaryDirectory(prefix="scamp-drawn-") as folder:
         for number in numbers:
-            kind, detail, difference = drawn.outcome_of(number, Path(folder, str(number)))
-            kinds[kind] += 1
-            print(f"program {number}: {kind} {difference:.1e} {_line(detail)}", flush=True)
-    num = len(numbers)
-    return {
-        "drawn_programs": num,
-        "drawn_silently_wrong": kinds["wrong"],
-        "drawn_trained_pct": 100 * kinds["equal"] / num,
-        "drawn_failed": kinds["failed"] + kinds["hangs"],
-    }
+            if number in outcomes:
+                continue
+            outcome = outcomes[number] = drawn.outcome_of(number, Path(folder, str(number)))
+            print(f"program {number}: {outcome.kind} {outcome.difference:.1e} {_line(outcome.how)}", flush=True)
+            if options.results:
+                drawn.keep(options.results, number, outcome)
+    if options.write:
+        _write(options.write, section=drawn.section(outcomes))
+    print(json.dumps(drawn.figures(outcomes)))
+
+
+def _write(path: Path, text: str = "", section: str = "") -> None:
+    """Write the page; the part that is not given stays as it is in the file."""
+    old, _, old_section = path.read_text().partition(drawn.HEADING) if path.exists() else ("", "", "")
+    path.write_text(f"{(text or old).rstrip()}\n\n{section or drawn.HEADING + old_section}".rstrip() + "\n")
 
 
 def _read(results: Path | None) -> list[Finding]:
@@ -334,8 +342,11 @@ def _line(text: str) -> str:
 
 
 def _warm_up() -> None:
-    """Import what forks would otherwise import again and again, and trace a model."""
+    """Import what forks would otherwise import again and again, trace a model and train one."""
     from workloads.sandbox.server import warm_up_tracing
+    from workloads.training.warm_up import prepare_process
+
+    prepare_process()
 
     warm_up_tracing()
 

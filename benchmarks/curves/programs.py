@@ -1,209 +1,220 @@
-"""Draws programs of users from a grammar: losses, hooks, state, schedules and optimizers, each put together at random.
+"""Draws programs of users from a grammar: each is put together from ``benchmarks.curves.parts`` at random.
 
-Many depend on how a batch is divided, or keep state that a checkpoint must have. A program is text, which users could
-have written; only one rank with the whole batch, never interrupted, says what is right.
+A program is text that users could have written; only one rank with the whole batch, never interrupted, says what is
+right.
 """
 
 from __future__ import annotations
 
 import random
+import re
+from collections import defaultdict
 from collections.abc import Sequence
+from textwrap import indent
 
-HEAD = '''\
+from benchmarks.curves import parts
+from benchmarks.curves.parts import Part
+
+_FILE = '''\
 """Drawn by benchmarks.curves.programs."""
 
 import collections
+import copy
+import itertools
 import random
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim import lr_scheduler
 
-from workloads.protocol import Workload
+from workloads.protocol import Chain, Phase, Split, Workload
 
-CLASSES, FEATURES = 4, 6
+CLASSES, FEATURES, TOKENS = 4, 6, 5
 WEIGHTS = torch.tensor([1.0, 2.0, 4.0, 12.0])
-
+{top}
 
 class Program(Workload):
     default_batch = 16
     num_train, num_eval = 64, 16
-    mean = 0.0
-    age = 0
-
+{class}
     def __init__(self, params):
         super().__init__(params)
         numbers = torch.Generator().manual_seed(0)
-        self.labels = {order}
-        self.points = torch.randn(80, FEATURES, generator=numbers) + self.labels[:, None] * {spread}
-        self.history = []
-        self.recent = collections.deque(maxlen=3)
-        self.own = torch.Generator().manual_seed(5)
-        counter = iter(range(10**9))
-        self.tick = lambda: next(counter)
-        self.share = 0.0
-
-    def train_batch(self, indices):
-        return self.points[indices], self.labels[indices]
-
-    def eval_batch(self, indices):
-        return self.points[64 + indices], self.labels[64 + indices]
-
-    def evaluate(self, model, batch):
-        return {{"loss": functional.cross_entropy(self.logits(model, batch[0]), batch[1], reduction="none")}}
-
-    def logits(self, model, points):
-        return model(points)
-
-'''
-ORDERS = ("torch.arange(80) % 4", "torch.arange(80) // 20", "torch.randint(0, 4, (80,), generator=numbers).sort()[0]")
-
-MODEL = """\
+{form}{init}
+{data}
     def build_model(self):
         model = Net()
-{hook}        return model
+{build}        return model
 
+    def optimizer(self, model):
 {optimizer}
-{steps}
-    def loss(self, model, batch):
-        points, labels = batch
-        logits = self.logits(model, points)
-{state}        {loss}
+{method}{passes}
 
-
-class Net(nn.Module):
+{bottom}
+class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.last = nn.Linear(FEATURES, 8), {norm}, nn.Linear(8, CLASSES)
-        self.gate = nn.Parameter(torch.zeros(1))
-        self.mean, self.calls = torch.zeros(()), 0
-        self.register_buffer("level", torch.zeros(()))
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+{split}
+    def forward(self, x):
+        return x + self.down(self.up(x).tanh())
 
+
+{model}'''
+
+_SAMPLES = """\
+        self.labels = {labels}
+        self.points = torch.randn(80, FEATURES, generator=numbers) + self.labels[:, None] * {spread}
+"""
+_OF_SAMPLES = """\
+
+    def evaluate(self, model, batch):
+        return {{"loss": functional.cross_entropy(model(batch[0]), batch[1], reduction="none")}}
+
+    def loss(self, model, batch):
+        points, labels = batch
+        logits = model(points)
+{before}{loss}"""
+
+_SEQUENCES = """\
+        lengths = {lengths}
+        labels = (({labels})[:, None] + torch.arange(TOKENS)) % CLASSES
+        self.points = torch.randn(80, TOKENS, FEATURES, generator=numbers) + labels[:, :, None] * {spread}
+        self.labels = torch.where(torch.arange(TOKENS) < lengths[:, None], labels, -100)
+"""
+_OF_TOKENS = """\
+
+    def token_losses(self, logits, labels):
+        return functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+
+    def evaluate(self, model, batch):
+        points, labels = batch
+        return {{"loss": (self.token_losses(model(points), labels).sum(1), (labels >= 0).sum(1))}}
+
+    def loss(self, model, batch):
+        points, labels = batch
+        logits, counted = model(points), labels >= 0
+{before}        losses = self.token_losses(logits, labels)
+{loss}"""
+
+_PARTS_OF_NET = """\
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(FEATURES, 8), {norm}
+        self.blocks = nn.ModuleList(Block() for _ in range({depth}))
+        self.last = nn.Linear(8, CLASSES)
+{net}
+"""
+_NET = (
+    "class Net(nn.Module):\n"
+    + _PARTS_OF_NET
+    + """\
     def forward(self, x):
         x = self.norm(self.first(x)).{activation}()
-{inside}        return self.last(x)
+{inside}        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
 """
-
-LOSSES = (
-    "return functional.cross_entropy(logits, labels)",
-    "return functional.cross_entropy(logits, labels, label_smoothing=0.1)",
-    "return (functional.cross_entropy(logits, labels, reduction='none') * (1 + labels)).mean()",
-    "return functional.cross_entropy(logits, labels, weight=WEIGHTS, reduction='sum'), WEIGHTS[labels].sum()",
-    "return functional.mse_loss(logits, functional.one_hot(labels, CLASSES).float())",
-    "return functional.cross_entropy(logits, labels, weight=WEIGHTS)",
-    "return functional.cross_entropy(logits, torch.where(points[:, 0] > {level}, labels, -100))",
-    "return functional.cross_entropy(logits, labels) + self.share * logits.mean(0).square().sum()",
-    "return functional.cross_entropy(logits, labels) + 0.1 * (logits.softmax(-1).mean(0) ** 2).sum()",
-    "return functional.cross_entropy(logits, labels) + self.share * logits.std()",
 )
-HOOKS = (
-    "",
-    "",
-    "model.last.weight.register_hook(lambda gradient: gradient * 0.5)",
-    "model.first.weight.register_hook(lambda gradient: gradient.clamp(-0.02, 0.02))",
-    "model.first.register_forward_hook(clamp_gradient)",
-    "model.norm.register_forward_hook(unit_gradient)",
-    "model.last.bias.register_post_accumulate_grad_hook(halve)",
-    "model.last.register_full_backward_hook(scaled)",
-    "model.last.weight.register_post_accumulate_grad_hook(cut)",
-)
-FUNCTIONS = """
+_CHAIN = (
+    "class Net(Chain):\n    enters, leaves = {enters}, ('last',)\n\n"
+    + _PARTS_OF_NET
+    + """\
+    def enter(self, x):
+        x = self.norm(self.first(x)).{activation}()
+{inside}        return x
 
-def clamp_gradient(module, inputs, output):
-    if output.requires_grad:
-        output.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    def leave(self, x):
+        return self.last(x)
 
-
-def unit_gradient(module, inputs, output):
-    if output.requires_grad:
-        output.register_hook(lambda gradient: gradient / (gradient.norm() + 1e-6))
-
-
-def halve(parameter):
-    parameter.grad.mul_(0.5)
-
-
-def cut(parameter):
-    parameter.grad.clamp_(-0.05, 0.05)
-
-
-def scaled(module, inputs, outputs):
-    return tuple(None if gradient is None else gradient * 2 for gradient in inputs)
+    def hidden_shape(self, num_samples):
+        return (num_samples, {width})
 """
-STATES = (
-    "",
-    "",
-    "self.mean += 0.1 * (float(logits.detach().abs().mean()) - self.mean)\n        logits = logits / (1 + self.mean)\n",
-    "self.history.append(float(logits.detach().max()))\n        logits = logits / (2 + max(self.history[-4:]))\n",
-    "self.recent.append(logits.detach().std())\n        logits = logits / (1 + sum(self.recent))\n",
-    "logits = logits * (1 + 0.1 * self.age)\n",
-    "logits = logits + 0.1 * self.noise\n",
-    "logits = logits * (1 + 0.01 * self.tick())\n",
 )
-INSIDES = (
-    "",
-    "",
-    "x = x + self.gate * (x @ x.T).softmax(-1) @ x\n",
-    "if self.training:\n            self.mean.mul_(0.9).add_(0.1 * x.detach().mean())\n        x = x - self.mean\n",
-    "if self.training:\n            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()\n        x = x - self.mean\n",
-    "if self.training:\n            self.calls += 1\n        x = x * (1 + 0.01 * self.calls)\n",
-    "if self.training:\n            self.level += 0.1\n        x = x * (1 + self.level)\n",
-    "x = x - self.gate * x.mean(0)\n",
-)
-NORMS = ("nn.Identity()", "nn.LayerNorm(8)", "nn.GroupNorm(2, 8)")
-ACTIVATIONS = ("tanh", "relu", "sigmoid")
-OPTIMIZERS = (
-    "torch.optim.SGD(model.parameters(), 0.1)",
-    "torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)",
-    "torch.optim.AdamW(model.parameters(), 0.01)",
-    "torch.optim.Adam(model.parameters(), 0.01, amsgrad=True)",
-    "torch.optim.RMSprop(model.parameters(), 0.005)",
-    "torch.optim.SGD([{'params': model.last.parameters()}], 0.1, momentum=0.9)",
-)
-STEPS = (
-    "",
-    "for group in optimizer.param_groups:\n            group['lr'] = 0.05 / (1 + step)\n",
-    "self.share = max(0.0, 0.5 * (step - {late}))\n",
-    "self.share = 0.5 if step >= {late} else 0.0\n",
-    "self.age = step\n",
-    "self.noise = torch.randn(CLASSES)\n",
-    "self.noise = torch.randn(CLASSES, generator=self.own)\n",
-    "self.noise = torch.tensor(np.random.rand(CLASSES), dtype=torch.float32)\n",
-    "if step == {late}:\n            optimizer.param_groups[0]['weight_decay'] = 0.1\n",
-)
+_PLACES = {  # depth of its lines in the file
+    "top": 0, "class": 1, "init": 2, "data": 1, "build": 2, "optimizer": 2, "method": 1, "bottom": 0, "before": 2,
+    "loss": 2, "net": 2, "inside": 2, "on_step": 2, "scheduler": 2, "held": 0,
+}  # fmt: skip
 
 
 def program(seed: int) -> str:
     """The text of the program with this number: a class ``Program``."""
     draws = random.Random(seed)
+    drawn, is_ragged = _drawn_parts(draws)
+    places: dict[str, str] = defaultdict(str)
+    for part in drawn:
+        for place, text in part.items():
+            lines = text.strip("\n") + "\n"
+            if place in ("optimizer", "loss", "data", "scheduler"):
+                places[place] = lines  # a later part has another one
+            else:
+                places[place] += lines + "\n" * (place in ("method", "bottom"))
+    _add_methods(places)
+    late, limit = str(draws.randrange(1, 7)), str(draws.choice((-1.0, 0.0, 1.0)))
+    values = {
+        place: indent(re.sub("LATE", late, re.sub("LIMIT", limit, places[place])), "    " * depth)
+        for place, depth in _PLACES.items()
+    }
+    values["bottom"] += "\n" * bool(values["bottom"])
+    choices = {"labels": draws.choice(parts.LABELS), "lengths": draws.choice(parts.LENGTHS)}
+    choices["spread"] = str(draws.choice((0.0, 0.5, 1.0)))
+    form, passes = (_SEQUENCES, _OF_TOKENS) if is_ragged else (_SAMPLES, _OF_SAMPLES)
+    norms = ("nn.Identity()", "nn.LayerNorm(8)", "nn.RMSNorm(8)", *(() if is_ragged else ("nn.GroupNorm(2, 8)",)))
+    net = {
+        "norm": draws.choice(norms),
+        "depth": str(draws.choice((2, 2, 4))),
+        "activation": draws.choice(("tanh", "relu", "sigmoid")),
+        "width": "TOKENS, 8" if is_ragged else "8",
+        "enters": str(("first", "norm", *re.findall(r"self\.(\w+) = nn\.", values["net"]))),
+    }
+    split = '        self.split = Split(columns=("up",), rows=("down",), norms=(), most_parts=2)\n'
+    values |= {
+        "form": form.format(**choices),
+        "passes": passes.format(**values),
+        "split": split if draws.random() < 0.3 else "",
+        "model": draws.choice((_NET, _NET, _CHAIN)).format(**values, **net),
+    }
+    return _FILE.format(**values)
 
-    def one_of(choices: Sequence[str]) -> str:
-        return draws.choice(choices)
+
+def _drawn_parts(draws: random.Random) -> tuple[list[Part], bool]:
+    """The parts of a program, and whether its samples are sequences."""
+
+    def one_of(choices: Sequence[Part | str]) -> Part:
+        choice = draws.choice(choices)
+        return {"loss": choice} if isinstance(choice, str) else choice
 
     # Most programs have one oddity, some have several: with all at once each would be found by another.
-    odd = draws.sample(("loss", "hook", "state", "inside", "steps"), draws.choice((1, 1, 1, 2, 3)))
-    loss = one_of(LOSSES) if "loss" in odd else one_of(LOSSES[:5])
-    hook = one_of(HOOKS[2:]) if "hook" in odd else ""
-    state = one_of(STATES[2:]) if "state" in odd else ""
-    inside = one_of(INSIDES[2:]) if "inside" in odd else ""
-    steps = one_of(STEPS[1:]) if "steps" in odd else ""
-    if "share" in loss and "share" not in steps:
-        steps = one_of(STEPS[2:4])
-    if "noise" in state:
-        steps = one_of(STEPS[5:8])
-    if "age" in state:
-        steps = STEPS[4]
-    optimizer = one_of(OPTIMIZERS[:2] if "['lr']" in steps else OPTIMIZERS)
-    on_step = f"    def on_step(self, step, steps, optimizer):\n        {steps}\n" if steps else ""
-    body = MODEL.format(
-        hook=f"        {hook}\n" if hook else "",
-        optimizer=f"    def optimizer(self, model):\n        return {optimizer}\n",
-        steps=on_step.replace("{late}", str(draws.randrange(2, 6))),
-        state=f"        {state}" if state else "",
-        loss=loss.replace("{level}", str(draws.choice((-1.0, 0.0, 1.0)))),
-        norm=one_of(NORMS),
-        activation=one_of(ACTIVATIONS),
-        inside=f"        {inside}" if inside else "",
+    kinds = ("loss", "loss", "hook", "state", "state", "inside", "own", "schedule", "change", "data")
+    odd = set(draws.sample(kinds, draws.choice((1, 1, 1, 2, 2, 3))))
+    is_ragged = draws.random() < 0.3
+    means, coupled, later = (
+        (parts.RAGGED_MEANS, parts.RAGGED_COUPLED, parts.RAGGED_LATER)
+        if is_ragged
+        else (parts.MEANS, parts.COUPLED, parts.LATER)
     )
-    return HEAD.format(order=one_of(ORDERS), spread=draws.choice((0.0, 0.5, 1.0))) + body + FUNCTIONS
+    drawn = [one_of(parts.DATA if "data" in odd else parts.DATA[:3]), one_of(means)]
+    drawn.append(one_of(parts.OWN_OPTIMIZERS if "own" in odd else parts.OPTIMIZERS))
+    if "loss" in odd:
+        drawn.append(one_of(draws.choice((coupled, later))))
+    of_kinds = {"hook": parts.HOOKS, "state": parts.STATES, "inside": parts.INSIDES, "change": parts.CHANGES}
+    drawn += [one_of(choices) for kind, choices in of_kinds.items() if kind in odd]
+    if "schedule" in odd:
+        drawn.append(one_of(parts.SCHEDULES))
+        if "held" in drawn[-1]:
+            drawn.append(parts.OPTIMIZERS[1])  # one optimizer
+    elif not odd & {"own", "change"} and draws.random() < 0.1:
+        drawn.append(parts.PHASES)
+    return drawn, is_ragged
+
+
+def _add_methods(places: dict[str, str]) -> None:
+    """Put lines of ``on_step``, ``scheduler`` and what the workload holds into methods."""
+    if held := places["held"]:
+        first, _, returned = places["optimizer"].rpartition("return ")
+        places["optimizer"] = f"{first}optimizer = {returned}{held}return optimizer\n"
+    for signature in ("on_step(self, step, steps, optimizer)", "scheduler(self, optimizer, steps)"):
+        if lines := places[signature.partition("(")[0]]:
+            places["method"] += f"def {signature}:\n{indent(lines, '    ')}\n"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from workloads.hints import Contradiction
 from workloads.loading import load_estimable
 from workloads.refusals import WorkloadError, explain
 from workloads.sandbox.recipe import recipe_of
+from workloads.training import runtime
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.guard.division import DependsOnDivision
-from workloads.training.runtime import lost_its_peers, train
 
 BATCH = 8
 HALF, WHOLE = 3, 5
@@ -40,15 +39,20 @@ class Idiom:
         return self.workload
 
 
-class _Reports:
-    """Keeps the values of every report, and the steps of checkpoints."""
+class _Killed(BaseException):
+    """The process ends here, as if it were killed."""
 
-    def __init__(self) -> None:
-        self.values: list[Mapping[str, float]] = []
+
+class _Reports:
+    """Keeps the values of every report, and the steps of checkpoints; kills the process in step ``dies_in``."""
+
+    def __init__(self, dies_in: int | None = None) -> None:
+        self.values: list[tuple[int, Mapping[str, float]]] = []
         self.checkpoints: list[CheckpointName] = []
+        self._steps_left = dies_in
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self.values.append(values)
+        self.values.append((step, values))
 
     def measured(self, peak_bytes: int) -> None: ...
 
@@ -67,6 +71,10 @@ class _Reports:
         return self.checkpoints[-1:]
 
     def should_stop(self) -> bool:
+        if self._steps_left is not None:
+            self._steps_left -= 1
+            if self._steps_left == 0:
+                raise _Killed
         return False
 
 
@@ -86,41 +94,62 @@ def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path, guard: bool = 
     found that it depends on the division of a batch, which it looks for with ``guard``; {"error": …} for every other
     error.
     """
-    return train_until(idiom, plan, rank, folder, (HALF, WHOLE), guard)
+    first = train(idiom, plan, rank, folder, Attempt(WHOLE, until=HALF, guard=guard))
+    if "values" not in first:
+        return first
+    second = train(idiom, plan, rank, folder, Attempt(WHOLE, resume=HALF, guard=guard))
+    if "values" not in second:
+        return second
+    return {"values": [values for _, values in first["values"] + second["values"]]}
 
 
-def train_until(
-    idiom: Idiom, plan: Plan, rank: int, folder: Path, ends: Sequence[int], guard: bool = True
-) -> dict[str, Any]:
-    """Train as ``train_rank`` does, in attempts that end after each of these numbers of steps."""
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt of a training of so many ``steps``, which resumes from step ``resume`` if that is not 0.
+
+    It ends after step ``until``, or in step ``dies_in``, counted from its first one, like a process that is killed.
+    """
+
+    steps: int
+    resume: int = 0
+    until: int | None = None
+    dies_in: int | None = None
+    report_every: int = 1
+    guard: bool = True
+
+
+def train(idiom: Idiom, plan: Plan, rank: int, folder: Path, attempt: Attempt) -> dict[str, Any]:
+    """The values of each report, with its step, and the steps of checkpoints; otherwise as ``train_rank``."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
-    reports = _Reports()
+    reports = _Reports(attempt.dies_in)
+    job = TrainingJob(
+        candidate=Candidate(idiom.workload, None, {}),
+        code_dir=idiom.folder,
+        plan=plan,
+        seed=1,
+        steps=attempt.steps,
+        until=attempt.until,
+        report_every=attempt.report_every,
+        budget_bytes=None,
+        checkpoint_root=folder / "checkpoints",
+        trial_id=TRIAL,
+        resume=CheckpointName(TRIAL, attempt.resume) if attempt.resume else None,
+        metrics=["loss"],
+        guard=attempt.guard,
+    )
+    file = folder / f"store-{attempt.resume}-{attempt.until}-{attempt.dies_in}"
+    store = FileStore(str(file), plan.world_size) if plan.world_size > 1 else None
     try:
-        for begin, end in pairwise((0, *ends)):
-            job = TrainingJob(
-                candidate=Candidate(idiom.workload, None, {}),
-                code_dir=idiom.folder,
-                plan=plan,
-                seed=1,
-                steps=ends[-1],
-                until=end,
-                report_every=1,
-                budget_bytes=None,
-                checkpoint_root=folder / "checkpoints",
-                trial_id=TRIAL,
-                resume=CheckpointName(TRIAL, begin) if begin else None,
-                metrics=["loss"],
-                guard=guard,
-            )
-            store = FileStore(str(folder / f"store-{begin}"), plan.world_size) if plan.world_size > 1 else None
-            train(job, rank, plan.world_size, store, reports)
+        runtime.train(job, rank, plan.world_size, store, reports)
+    except _Killed:
+        pass
     except BaseException as error:
         if isinstance(error, WorkloadError | Contradiction | NonFiniteLoss):
             return {"refused": str(error)}
         if isinstance(error, DependsOnDivision):
             return {"alarm": str(error)}
-        if lost_its_peers(error):
+        if runtime.lost_its_peers(error):
             return {"lost": str(error)}
         return {"error": f"{type(error).__name__}: {explain(error, idiom.folder, in_training=True)}"}
-    return {"values": reports.values}
+    return {"values": reports.values, "checkpoints": [name.step for name in reports.checkpoints]}
