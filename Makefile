@@ -2,7 +2,7 @@
 #
 #   PYTHON=python3.12             the Python to make the environment with
 #   TORCH_INDEX_URL=https://…     the index for torch (docs/deploy.md); https://download.pytorch.org/whl/cpu has small builds
-#   PIP_ARGS="--index-url …"      further options for pip
+#   PIP_ARGS="--index-url …"      further options for pip, and for uv, which installs what pip would
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh

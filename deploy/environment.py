@@ -1,15 +1,16 @@
 """Makes ``.venv``, the environment of this checkout, and keeps it up to date with pyproject.toml and constraints.txt.
 
 It runs before anything is installed, so it uses only the standard library: ``python deploy/environment.py setup``.
-ScaMP itself is not installed: it is an application that runs from its checkout, and ``.venv/bin/scamp`` links to it.
+Packages are installed by uv, which pip fetches first; pip installs what uv cannot. ScaMP itself is not installed: it is
+an application that runs from its checkout, and ``.venv/bin/scamp`` links to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -20,9 +21,8 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FREE_BYTES = 4 << 30  # torch's CPU build and the rest take 2.1 GiB, and pip needs room to unpack
@@ -30,10 +30,31 @@ FREE_BYTES = 4 << 30  # torch's CPU build and the rest take 2.1 GiB, and pip nee
 # Each build of torch requires its own exact versions of these: a pin of ours would tie every machine to one build.
 TIED_TO_TORCH = re.compile(r"(nvidia|cuda|triton)\b(?!-ml-py)")
 
+LOCK = ".setup-lock"
 LOCK_HEADER = """\
 # What `make setup` and `make test` install, exactly. Written by `make lock`; do not edit.
-# Resolved on the oldest Python that ScaMP supports, so that one list serves them all.
+# Resolved for every Python that ScaMP supports, so that one list serves them all.
 """
+
+# pip's settings as uv takes them: as variables, which options override; as options, which add up; as flags.
+AS_VARIABLES = {
+    "index-url": "UV_INDEX_URL",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "retries": "UV_HTTP_RETRIES",
+    "no-cache-dir": "UV_NO_CACHE",
+}
+AS_OPTIONS = ("constraint", "extra-index-url", "find-links", "no-binary", "only-binary", "trusted-host")
+AS_FLAGS = ("no-index", "pre")
+
+# What a first `make run` imports. Two processes compile it; uv compiles nothing.
+FIRST_IMPORTS = (
+    "import workloads.training.runtime, workloads.cleaning.cleaner, workloads.sandbox.server as server; "
+    "server.warm_up_tracing()",
+    "import api.app, scamp_service.processes.controller_process",
+)
 
 ADVICE = (
     (
@@ -96,7 +117,8 @@ def setup(root: Path, *, dev: bool) -> None:
     """
     venv = root / ".venv"
     packages, tools = requirements(root)
-    wanted = fingerprint(root, packages + tools if dev else packages)
+    wanted_packages = packages + tools if dev else packages
+    wanted = fingerprint(root, wanted_packages)
     stamp = venv / (".ready-dev" if dev else ".ready")
     with locked(venv):
         if stamp.exists() and stamp.read_text() == wanted and usable(venv):
@@ -109,49 +131,36 @@ def setup(root: Path, *, dev: bool) -> None:
             raise SetupFailed("constraints.txt does not pin torch: run `make lock` in a checkout that is set up.")
         index = os.environ.get("TORCH_INDEX_URL")
         # torch comes first and alone: its index has few other packages, and no later step may choose another build.
-        install(venv, root, torch, ["--no-deps", torch], [f"--index-url={index}"] if index else [])
-        install(venv, root, f"{len(packages)} packages and what they need", packages)
-        if dev:
-            install(venv, root, f"{len(tools)} tools for the tests", packages + tools)
+        uv = uv_pip(venv, "install")
+        install(venv, uv, torch, ["--no-deps", torch], [f"--index-url={index}"] if index else [])
+        install(venv, uv, f"{len(wanted_packages)} packages and what they need", wanted_packages)
         link_command(root)
+        if uv:
+            compile_first_imports(venv)
         (venv / ".ready").write_text(fingerprint(root, packages))
         stamp.write_text(wanted)
 
 
 def lock(root: Path) -> None:
-    """Write constraints.txt with the newest versions that pyproject.toml allows today; installs none of them."""
-    venv = root / ".venv"
-    with locked(venv):
+    """Write constraints.txt with the newest versions that pyproject.toml allows today; installs nothing but uv."""
+    venv, index = root / ".venv", os.environ.get("TORCH_INDEX_URL")
+    oldest = tomllib.loads((root / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    with locked(venv), tempfile.TemporaryDirectory() as scratch:
         if not usable(venv):
             create(venv)
-        chosen = resolve(root, venv)
-    (root / "constraints.txt").write_text(LOCK_HEADER + "".join(f"{line}\n" for line in chosen))
-
-
-def resolve(root: Path, venv: Path) -> list[str]:
-    """Lines of constraints.txt, chosen by pip. Raises ``SetupFailed`` unless the oldest supported Python runs it."""
-    python = venv / "bin" / "python"
-    oldest = tomllib.loads((root / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
-    running = subprocess.check_output([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], text=True)
-    if running.strip() != oldest:
-        raise SetupFailed(f"Run the lock on Python {oldest}: make clean; make lock PYTHON=python{oldest}")
-    packages, tools = requirements(root)
-    index = os.environ.get("TORCH_INDEX_URL")
-    with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "report.json"
-        command = ["--dry-run", "--ignore-installed", f"--report={report}", *packages, *tools]
-        pip(venv, "choosing versions", command + ([f"--extra-index-url={index}"] if index else []))
-        return sorted(pinned(json.loads(report.read_text())), key=str.lower)
-
-
-def pinned(report: dict[str, Any]) -> list[str]:
-    """``name==version`` of each package in pip's report, without the local tag (``+cpu``) of a build."""
-    found = [(item["metadata"]["name"], item["metadata"]["version"]) for item in report["install"]]
-    return [
-        f"{name}=={version.partition('+')[0]}"
-        for name, version in found
-        if not TIED_TO_TORCH.match(re.sub(r"[-_.]+", "-", name).lower())
-    ]
+        uv = uv_pip(venv, "compile")
+        if not uv:
+            raise SetupFailed("`make lock` needs uv, which this index does not have.")
+        packages, tools = requirements(root)
+        wanted, chosen = Path(scratch, "wanted"), Path(scratch, "chosen")
+        wanted.write_text("\n".join(packages + tools))
+        options = f"--universal --python-version={oldest} --fork-strategy=fewest --no-annotate --no-header".split()
+        options += [f"--extra-index-url={index}"] if index else []
+        run(venv, "choosing versions", [*uv, *options, f"--output-file={chosen}", str(wanted)])
+        # Without the local tag (``+cpu``) of a build, and without the platforms that need a package.
+        lines = {re.split(r"[+; ]", line)[0] for line in chosen.read_text().splitlines()}
+    kept = sorted(line for line in lines if not TIED_TO_TORCH.match(line))
+    (root / "constraints.txt").write_text(LOCK_HEADER + "".join(f"{line}\n" for line in kept))
 
 
 def requirements(root: Path) -> tuple[list[str], list[str]]:
@@ -174,10 +183,10 @@ def fingerprint(root: Path, wanted: Sequence[str]) -> str:
 
 @contextmanager
 def locked(venv: Path) -> Iterator[None]:
-    """Hold ``.venv/.lock``; on a file system without locks, continue without it."""
+    """Hold the lock of ``venv``, which is not the ``.lock`` of uv; on a file system without locks, continue without."""
     try:
         venv.mkdir(exist_ok=True)
-        handle = (venv / ".lock").open("w")
+        handle = (venv / LOCK).open("w")
     except OSError as error:
         raise SetupFailed(failure(f"{venv} cannot be created", str(error))) from None
     with handle:
@@ -209,25 +218,72 @@ def create(venv: Path) -> None:
     if free < FREE_BYTES:
         raise SetupFailed(failure(f"Only {free / 2**30:.1f} GiB are free for {venv}", "No space left on device"))
     for child in venv.iterdir():
-        if child.name != ".lock":
+        if child.name != LOCK:
             shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
     run(venv, f"environment in {venv} (Python {sys.version.split()[0]})", [sys.executable, "-m", "venv", str(venv)])
 
 
-def install(venv: Path, root: Path, what: str, wanted: Sequence[str], options: Sequence[str] = ()) -> None:
-    """Install ``wanted`` in versions that constraints.txt allows; ``what`` describes it in the output."""
-    pip(venv, what, ["--constraint", str(root / "constraints.txt"), *options, *wanted])
+def install(venv: Path, uv: Sequence[str], what: str, wanted: Sequence[str], options: Sequence[str] = ()) -> None:
+    """Install ``wanted`` in versions that constraints.txt allows; ``what`` describes it in the output.
+
+    pip installs where ``uv`` is empty or fails: pip knows more settings, and ``ADVICE`` knows its errors.
+    """
+    arguments = [f"--constraint={venv.parent / 'constraints.txt'}", *options, *wanted]
+    if uv:
+        with suppress(SetupFailed):
+            return run(venv, what, [*uv, f"--python={venv / 'bin' / 'python'}", *arguments])
+    return pip(venv, f"{what}, by pip" if uv else what, arguments)
 
 
 def pip(venv: Path, what: str, arguments: Sequence[str]) -> None:
     """Run ``pip install`` of ``venv``, with ``PIP_ARGS`` before ``arguments``."""
     quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar=off"]
-    extra = shlex.split(os.environ.get("PIP_ARGS", ""))
-    run(venv, what, [str(venv / "bin" / "python"), "-m", "pip", "install", *quiet, *extra, *arguments])
+    run(venv, what, [str(venv / "bin" / "python"), "-m", "pip", "install", *quiet, *pip_args(), *arguments])
+
+
+def pip_args() -> list[str]:
+    """The options for pip that make was given."""
+    return shlex.split(os.environ.get("PIP_ARGS", ""))
+
+
+def uv_pip(venv: Path, verb: str) -> list[str]:
+    """The command ``uv pip install`` or ``uv pip compile`` with pip's settings; pip installs uv first.
+
+    Empty where uv cannot be had. As with pip, the best version of all indexes counts, not the first index that has one.
+    """
+    try:
+        pip(venv, "uv", [f"--constraint={venv.parent / 'constraints.txt'}", "uv"])
+    except SetupFailed:
+        print("  uv cannot be had: pip installs everything, which takes longer", flush=True)
+        return []
+    options, variables = settings_for_uv(
+        subprocess.check_output([venv / "bin" / "python", "-m", "pip", "config", "list"], text=True)
+    )
+    os.environ.update(variables)
+    always = ["--no-progress", "--index-strategy=unsafe-best-match"]
+    return [str(venv / "bin" / "uv"), "pip", verb, *always, *options, *pip_args()]
+
+
+def settings_for_uv(listed: str) -> tuple[list[str], dict[str, str]]:
+    """Options and variables for uv, which reads neither pip's files nor ``PIP_*``, from ``pip config list``."""
+    settings: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):  # the last one that has a setting counts
+        for name, value in re.findall(rf"^{section}\.([a-z-]+)=(.*)$", listed, re.MULTILINE):
+            settings[name] = ast.literal_eval(value)
+    options = [f"--{name}={word}" for name in AS_OPTIONS for word in settings.get(name, "").split()]
+    options += [f"--{name}" for name in AS_FLAGS if settings.get(name, "").lower() in ("1", "true", "yes", "on")]
+    return options, {AS_VARIABLES[name]: value for name, value in settings.items() if name in AS_VARIABLES}
+
+
+def compile_first_imports(venv: Path) -> None:
+    """Write the bytecode of what ScaMP imports in its first seconds; an image is made before ScaMP is copied to it."""
+    if (venv.parent / "workloads").exists():
+        both = "".join(f"{shlex.quote(str(venv / 'bin' / 'python'))} -c '{code}' & " for code in FIRST_IMPORTS)
+        run(venv, "bytecode of what is imported first", ["sh", "-c", f"{both}wait"])
 
 
 def run(venv: Path, what: str, command: Sequence[str]) -> None:
-    """Run ``command``: prints ``what`` and then its seconds; all its output goes to ``.venv/setup.log``.
+    """Run ``command`` in the checkout: prints ``what`` and then its seconds; its output goes to ``.venv/setup.log``.
 
     Raises ``SetupFailed`` with the last lines of the output and advice.
     """
@@ -236,9 +292,11 @@ def run(venv: Path, what: str, command: Sequence[str]) -> None:
     log = venv / "setup.log"
     with log.open("a+") as output:
         start = output.seek(0, os.SEEK_END)
-        output.write(f"$ {shlex.join(command)}\n")
+        output.write(f"$ {re.sub(r'(?<=://)[^/@ ]+@', '…@', shlex.join(command))}\n")  # without passwords of indexes
         output.flush()
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=venv.parent
+        ).returncode
         output.seek(start)
         said = output.read()
     if code:
