@@ -23,9 +23,6 @@ import httpx
 from httpx_sse import connect_sse
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
-from scamp_service.sent_class import bundle_class
-from scamp_service.study.parse import read_study
-from scamp_service.study.user_code.bundling import bundle_code as bundle_code
 
 if TYPE_CHECKING:
     import pandas
@@ -125,6 +122,9 @@ class Client:
         ``idempotency_key`` was used for another study.
         """
         if isinstance(spec, Path):
+            from scamp_service.study.parse import read_study  # with the models of a study, which few requests need
+            from scamp_service.study.user_code.bundling import bundle_code
+
             study = read_study(spec)
             if code is None and study.files:
                 code = bundle_code(spec, study.files[0], working_dir, study.files[1:])
@@ -132,6 +132,8 @@ class Client:
         if workload is not None:
             if code is not None or "workload" in spec:
                 raise InvalidInput("the workload is given twice: pass the class, or name it in the study, but not both")
+            from scamp_service.sent_class import bundle_class
+
             name, code = bundle_class(workload)
             spec = {**spec, "workload": name}
         body: JsonObject = {"spec": spec}

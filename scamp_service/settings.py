@@ -11,7 +11,6 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from placement.packing.policies import policy_named
 from placement.packing.projects import Project
 from scamp_service.errors import InvalidInput
 from scamp_service.user_environment import hide_environment
@@ -142,6 +141,8 @@ class Settings(BaseSettings):
     @field_validator("policy")
     @classmethod
     def _known_policy(cls, policy: str) -> str:
+        from placement.packing.policies import policy_named  # with numpy, which few commands need
+
         policy_named(policy)
         return policy
 

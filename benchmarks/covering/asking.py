@@ -22,10 +22,10 @@ from benchmarks.covering.asked import Asked
 from benchmarks.estimating.measuring.tracker import tracked_peak_bytes
 from estimators.model import Candidate, Layout
 from estimators.tracing.tracer import trace
-from scamp_service.client import bundle_code
 from scamp_service.settings import ROOT
 from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.tracing.traces import Tracer
+from scamp_service.study.user_code.bundling import bundle_code
 from workloads.sandbox.recipe import recipe_of
 
 SECONDS = 60  # of processor time for one estimate

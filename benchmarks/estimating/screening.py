@@ -23,12 +23,12 @@ from estimators.model import MIB
 from placement.model import Cluster
 from placement.option import NoPlan
 from placement.planning.answers import ChosenPlan
-from scamp_service.client import bundle_code
 from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.sizing.screen.screened import Screened, Screening
 from scamp_service.sizing.screen.screening import screen
 from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
+from scamp_service.study.user_code.bundling import bundle_code
 
 TITLE = "Screening a space"
 HEADER = (

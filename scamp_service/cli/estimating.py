@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from estimators.model import MIB, Plan, Prediction
 from scamp_service.cli.terminal import (
     AsJson,
     Count,
@@ -28,12 +27,11 @@ from scamp_service.cli.terminal import (
     settings_of,
 )
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.candidates import candidates_of, is_study
-from scamp_service.sizing.tracing.under_way import UnderWay
 from scamp_service.study.budget import TRACE_SECONDS
 
 if TYPE_CHECKING:
     from estimators.devices.kind import DeviceKind
+    from estimators.model import Plan, Prediction
     from scamp_service.sizing.estimated import Estimate
 
 app = typer.Typer()
@@ -87,8 +85,10 @@ def estimate(
     from scamp_service.cli.first_answer import answer_first, say
     from scamp_service.cli.named_plan import plan_of
     from scamp_service.cli.tables.estimate import footnotes
+    from scamp_service.sizing.candidates import candidates_of, is_study
     from scamp_service.sizing.estimate import Estimator, target
     from scamp_service.sizing.tracing.options import Tracing
+    from scamp_service.sizing.tracing.under_way import UnderWay
 
     settings = settings_of(data_dir=data_dir)
     if expandable and device is None:
@@ -155,9 +155,11 @@ def screen(
     plans that were examined for it.
     """
     from scamp_service.cli.tables.screen import as_table, footnotes
+    from scamp_service.sizing.candidates import candidates_of, is_study
     from scamp_service.sizing.estimate import target
     from scamp_service.sizing.screen.screening import screen as screened
     from scamp_service.sizing.tracing.options import Tracing
+    from scamp_service.sizing.tracing.under_way import UnderWay
 
     settings = settings_of(data_dir=data_dir)
     cluster, kind = target(settings, device, count, mib)
@@ -249,6 +251,8 @@ def calibrate(rounds: Rounds = 3, data_dir: DataDir = None) -> None:
 
 
 def _print_kind(kind: DeviceKind) -> None:
+    from estimators.model import MIB
+
     out.print(f"{kind.name}: {kind.provenance}", highlight=False, soft_wrap=True)
     if per_flop := kind.rates["matmul"].per_flop:  # a fit may give zero
         out.print(f"{1e-9 / per_flop:.3g} GFLOP/s for matrix multiplication", highlight=False)

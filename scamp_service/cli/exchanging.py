@@ -10,7 +10,6 @@ import typer
 from scamp_service.cli.service import Address, StudyId, Token, client_of
 from scamp_service.cli.terminal import Changes, DataDir, out, params_of, settings_of, utf8_file, whole_number
 from scamp_service.errors import InvalidInput
-from scamp_service.study.parse import changed_study, parse_study, read_study
 
 app = typer.Typer()
 
@@ -99,6 +98,8 @@ def clone(
     token: Token = "",
 ) -> None:
     """Submit a study again, with the same files, with changes, or as another study file says."""
+    from scamp_service.study.parse import changed_study, parse_study, read_study
+
     client = client_of(address, token, to_change=True)
     spec = None
     if changed is not None or changes:

@@ -53,13 +53,11 @@ from scamp_service.errors import ScampError
 from scamp_service.files import close_new_files
 from scamp_service.processes.addresses import remembered_port
 from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
-from scamp_service.sizing.candidates import code_of
 from scamp_service.study.objective import shown_metric
-from scamp_service.study.parse import changed_study, read_study
-from scamp_service.study.spec import StudySpec
 
 if TYPE_CHECKING:
     from scamp_service.processes.supervise import Service
+    from scamp_service.study.spec import StudySpec
 
 CHECKING = "checking the study and its files …"
 
@@ -117,6 +115,7 @@ def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT /
     In a terminal it first measures the speed of this machine, unless that is known or there are GPUs.
     """
     from scamp_service.cluster.devices.gpus import inventory
+    from scamp_service.study.parse import read_study
 
     spec, settings = read_study(study), settings_of()
     if not settings.ray_address and not inventory():
@@ -198,10 +197,12 @@ def run(
     A study that completes without a completed trial counts as failed.
     """
     from scamp_service.processes.controller_process import ray_address_of_environment, run_study
+    from scamp_service.sizing.candidates import code_of
     from scamp_service.sizing.submission_check import check_workload
     from scamp_service.sizing.user_workload import with_space
     from scamp_service.store.fields import trial_fields
     from scamp_service.store.summary import all_trials, device_fill, study_summary
+    from scamp_service.study.parse import changed_study, read_study
 
     spec = changed_study(read_study(study), changes or ())
     code = code_of(study, spec, working_dir)
@@ -284,6 +285,9 @@ def submit(
     ] = None,
 ) -> None:
     """Submit a study to a service, and follow it to its end."""
+    from scamp_service.sizing.candidates import code_of
+    from scamp_service.study.parse import changed_study, read_study
+
     spec = changed_study(read_study(study), changes or ())
     client = client_of(address, token, to_change=True)
     code = code_of(study, spec, working_dir)

@@ -24,8 +24,6 @@ from scamp_service.cli.terminal import (
     settings_of,
 )
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.candidates import candidates_of, is_study
-from scamp_service.sizing.tracing.under_way import UnderWay
 from scamp_service.study.budget import TRACE_SECONDS
 
 app = typer.Typer()
@@ -67,10 +65,12 @@ def plan(
     from scamp_service.cli.plan_json import comparison_json
     from scamp_service.cli.tables.estimate import headline
     from scamp_service.cli.tables.plan import as_table, footnotes, picture, reason, shortage_lines
+    from scamp_service.sizing.candidates import candidates_of, is_study
     from scamp_service.sizing.cluster_file import read_cluster
     from scamp_service.sizing.comparison import compare
     from scamp_service.sizing.estimate import Estimator, target
     from scamp_service.sizing.tracing.options import Tracing
+    from scamp_service.sizing.tracing.under_way import UnderWay
 
     settings = settings_of(data_dir=data_dir)
     if cluster_file is not None and any(option is not None for option in (device, count, mib)):

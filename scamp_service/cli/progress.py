@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,8 +17,10 @@ from estimators.model import MIB
 from placement.packing.projects import DEFAULT_PROJECT
 from scamp_service.cli.terminal import plain
 from scamp_service.study.objective import shown_metric
-from scamp_service.study.objectives import Objectives
 from scamp_service.study.values import first_names, shown_value
+
+if TYPE_CHECKING:
+    from scamp_service.study.objectives import Objectives
 
 COLOURS = {
     "WAITING": "grey58",
@@ -84,6 +86,8 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     Below its MiB a trial has the milliseconds of a step, predicted for the gang alone on its host and measured, if
     either is known. Below the table are the reasons: why trials were proposed, wait or have failed.
     """
+    from scamp_service.study.objectives import Objectives  # with numpy, which few commands need
+
     trials, objectives = list(trials), Objectives.of_spec(spec)
     valued = _best_first([t for t in trials if _is_compared(t)], objectives)
     front = {trial["number"] for trial, is_on_front in valued if is_on_front}

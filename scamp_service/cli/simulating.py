@@ -12,8 +12,6 @@ import typer
 from scamp_service.cli.service import Address, Token, client_of
 from scamp_service.cli.terminal import AsJson, DataDir, WorkingDir, err, out, settings_of
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.candidates import code_of
-from scamp_service.study.parse import read_study
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +108,9 @@ def simulate(
 def _submitted(files: Sequence[Path], working_dir: Path | None) -> list[Submitted]:
     """The studies in these files with their code, all submitted at once."""
     from scamp_service.simulation.replay import Submitted
+    from scamp_service.sizing.candidates import code_of
     from scamp_service.sizing.user_workload import with_space
+    from scamp_service.study.parse import read_study
 
     submitted = []
     for file in files:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scamp_service.client import bundle_code
 from scamp_service.errors import InvalidInput
 from scamp_service.study.parse import read_study
 from scamp_service.study.sampler_options import RandomOptions
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.user_code.bundling import bundle_code
 
 STUDY_SUFFIXES = (".yaml", ".yml", ".json")
 

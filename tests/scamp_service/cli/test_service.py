@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from scamp_service.cli import service
 from scamp_service.errors import Unavailable
 from scamp_service.processes.addresses import write_server_file
+from scamp_service.settings import ROOT
 
 SERVED, ALONE = "http://127.0.0.1:8100", ("http://127.0.0.1:1234", "a-token")
 
@@ -43,3 +46,9 @@ def test_the_service_of_a_data_directory_is_asked_also_while_it_restarts(
     write_server_file(tmp_path, "http://127.0.0.1:8107", runs=False)
     assert service.client_of("", "").address == ALONE[0]
     assert service.client_of("", "", to_change=True).address == "http://127.0.0.1:8107"
+
+
+def test_a_command_that_asks_a_service_loads_neither_numpy_nor_sql_nor_the_models_of_a_study() -> None:
+    heavy = ("numpy", "sqlalchemy", "ray", "torch", "optuna", "scamp_service.study.spec")
+    code = f"import sys, scamp_service.cli.main; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
