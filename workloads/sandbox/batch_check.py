@@ -3,8 +3,9 @@
 A loss may couple the samples of a batch (negatives within the batch, a penalty for uneven experts), be a sum, or be a
 mean over something else (tokens that count, weights of classes). Micro-batches and ranks would then train another
 curve, and nobody would notice. So the loss of a few samples is compared with the mean loss of their two halves, and the
-metrics as well. Both run in double precision, where rounding hides nothing. If nothing counts in these
-samples, or their loss is 0, they show nothing: then other samples are tried, and larger sets.
+metrics as well. Both run in double precision, where rounding hides nothing, and before anything is trained; what shows
+later, or only in gradients, a training finds itself (``workloads.training.guard``). If nothing counts in these samples,
+or their loss is 0, they show nothing: then other samples are tried, and larger sets.
 
 Models are in training mode, as a loss may be another one there, but for what depends on the batch as documented: norms
 over samples, and dropout.
@@ -35,16 +36,20 @@ from workloads.training.data.batch_transform import step_batch
 from workloads.training.data.order import SampleOrder, lengths_of
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.outline import model_of, outline_of
+from workloads.training.samples import batch_indices
 from workloads.training.step import layers_of_training
 from workloads.training.updates.phases import phases_of
 
 log = logging.getLogger("scamp.tracing")
 
 MOST_FLOPS = 6e10
-"""Most FLOPs of all passes of a check. A workload that needs more is not checked."""
+"""Most FLOPs of all passes of a try, and of several. A workload that needs more is not checked."""
 MOST_PARAMETERS = 50_000_000
 NUM_SAMPLES = (16, 8, 4, 2)
 """As many as ``MOST_FLOPS`` allow: few samples may all have the same length or class, which hides a difference."""
+MOST_TRIES = 4
+"""Tries that must all show no difference, as far as ``MOST_FLOPS`` allows: by chance the halves of one may have equally
+many samples of each class."""
 MOST_SAMPLES = 256
 """Most samples of a later try, where fewer have shown nothing; no try has more than a batch."""
 _PASSES = 5
@@ -231,30 +236,32 @@ def _first_finding(
 
 
 def _tries(workload: Workload, split: SetName, flops: float) -> list[Tensor]:
-    """Indices of the samples of each try: the first ones, others, then more, up to a batch; none if all take too long.
+    """Indices of the samples of each try, drawn: some of few ones, then more, up to a batch; none if all take too long.
 
-    Those that are shorter come first: a loss or a metric that depends on how samples are padded shows it in one half.
-    Those of training are samples of the first two steps: where a batch is put together on purpose, as of a few samples
-    of each class, others would show nothing.
+    Data is often stored class by class. Those that are shorter come first: a loss or a metric that depends on how
+    samples are padded shows it in one half. Those of training are samples of the first steps: where a batch is put
+    together on purpose, as of a few samples of each class, others would show nothing.
     """
     available = workload.num_train if split == "train" else workload.num_eval
     fitting = [num for num in NUM_SAMPLES if num <= available and _PASSES * num * flops <= MOST_FLOPS]
     if not fitting:
         return []
     num, more = fitting[0], list[int]()
+    num_tries = max(1, min(MOST_TRIES, int(MOST_FLOPS / max(_PASSES * num * flops, 1.0))))
     batch = workload.params.get("batch", workload.default_batch)
     while (larger := 2 * (more[-1] if more else num)) <= min(batch, available, MOST_SAMPLES):
         if _PASSES * larger * flops > MOST_FLOPS:
             break
         more.append(larger)
-    if split == "train":
+    if split == "train":  # in the order of training, which is drawn
         order = SampleOrder(workload, 0)
-        others = [order.places(step, batch)[:num, 2] for step in (0, 1)]
-        tries = [torch.arange(num), *others, *(order.places(0, larger)[:, 2] for larger in more)]
-        return _shortest_first(workload, split, tries)
-    is_read_in_order = defines(workload, "dataset") and is_iterable(opened_dataset(workload, split))
-    spread = [] if is_read_in_order else [torch.arange(num) * available // num]
-    return _shortest_first(workload, split, [torch.arange(num), *spread, *map(torch.arange, more)])
+        tries = [order.places(step, batch)[:num, 2] for step in range(num_tries)]
+        return _shortest_first(workload, split, tries + [order.places(0, larger)[:, 2] for larger in more])
+    in_order = defines(workload, "dataset") and is_iterable(opened_dataset(workload, split))
+    most = min(available, max([num_tries * num, *more]))
+    drawn = torch.arange(most) if in_order else batch_indices(available, most, 0, 0)
+    tries = [part for part in drawn[: num_tries * num].split(num) if len(part) == num]
+    return _shortest_first(workload, split, tries + [drawn[:larger] for larger in more])
 
 
 def _shortest_first(workload: Workload, split: SetName, tries: Sequence[Tensor]) -> list[Tensor]:
@@ -265,18 +272,17 @@ def _shortest_first(workload: Workload, split: SetName, tries: Sequence[Tensor])
 def _difference_of_losses(comparison: _Comparison) -> str | None:
     phases = {f"the loss of phase {phase.name}": phase.loss for phase in phases_of(comparison.workload)}
     for name, loss in (phases or {"the loss": comparison.workload.loss}).items():
-        unknown = ""
+        unknown, num_equal = "", 0
         for indices in comparison.tries:
             outcome, words = _difference_of_loss(comparison, name, loss, indices)
             if outcome is _Outcome.DIFFERENT:
                 return words
             if outcome is _Outcome.RANDOM:
                 return None
-            if outcome is _Outcome.EQUAL:
-                unknown = ""
+            unknown, num_equal = words or unknown, num_equal + (outcome is _Outcome.EQUAL)
+            if num_equal == MOST_TRIES:
                 break
-            unknown = words or unknown
-        if unknown:
+        if unknown and not num_equal:
             return unknown
     return ""
 
@@ -321,6 +327,7 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
 
 def _difference_of_metrics(comparison: _Comparison) -> str:
     comparison.model.eval()
+    num_equal = 0
     for indices in comparison.tries:
         undivided, first, second = (
             comparison.metrics(batch) for batch in comparison.batches(comparison.workload.eval_batch, indices)
@@ -334,7 +341,8 @@ def _difference_of_metrics(comparison: _Comparison) -> str:
                     "an evaluation. Return what each sample has by itself, and compute what compares samples, or is no "
                     f"mean, in metrics() or summarize() from all held-out samples, {_ADVICE}"
                 )
-        if all(outcome is _Outcome.EQUAL for outcome in outcomes.values()):
+        num_equal += all(outcome is _Outcome.EQUAL for outcome in outcomes.values())
+        if num_equal == MOST_TRIES:
             return ""
     return ""  # nothing is wrong with a metric of few samples
 

@@ -458,8 +458,9 @@ def test_a_heavy_evaluation_gets_a_micro_batch_of_its_own_and_leaves_that_of_tra
 
 
 def test_an_evaluation_that_may_not_be_divided_gets_the_memory_for_all_its_samples() -> None:
-    whole = Model(30, 1, evaluated=1.5, indivisible=WHOLE, evaluates_whole=True).chosen(32)
-    assert whole.plan == Plan(32) and whole.prediction.reserved_mib > Model(30, 1).chosen(32).prediction.reserved_mib
+    undivided = Model(30, 1, evaluated=1.5, indivisible=WHOLE, evaluates_whole=True).chosen(32)
+    assert undivided.plan == Plan(32)
+    assert undivided.prediction.reserved_mib > Model(30, 1).chosen(32).prediction.reserved_mib
     assert Model(30, 1, evaluated=1.5, indivisible=WHOLE).chosen(32).plan == Plan(32, evaluation_batch=28)
 
 

@@ -165,13 +165,44 @@ class Classes(Points):
 
 
 def test_samples_that_show_nothing_do_not_pass_a_loss() -> None:
-    nothing_in_halves = why_whole(Classes({"loss": _hardest}))
+    class Ordered(Classes):
+        def order(self, epoch: int, generator: torch.Generator) -> Tensor:
+            return torch.arange(64)
+
+    nothing_in_halves = why_whole(Ordered({"loss": _hardest}))
     assert re.search(r"is divided by \d+, but those of their halves by 0 in all", nothing_in_halves), nothing_in_halves
     assert "must be those of each sample, added up" in nothing_in_halves
     by_class = Classes({"loss": _hardest, "sorted": True})
-    assert "the loss of 16 samples is" in why_whole(by_class), "the first 16 are of one class, a step has others"
+    assert "the loss of 16 samples is" in why_whole(by_class), "samples lie class by class, a step has several"
     by_class = Classes({"loss": lambda model, x, y: _hardest(model, x, y)[0] / 16, "sorted": True})
     assert "but the mean over their halves" in why_whole(by_class), "which is 0 for the first samples"
+
+
+@pytest.mark.parametrize("rare", [{"weight": torch.tensor([1.0, 2.0, 12.0])}, {"ignore_index": 1}], ids=str)
+def test_data_that_is_stored_class_by_class_shows_a_weighted_mean(rare: dict[str, Any]) -> None:
+    def weighted(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(model(x), (y >= 2).long() + (y >= 3), **rare)
+
+    assert "of 16 samples is" in why_whole(Classes({"loss": weighted, "sorted": True}))
+
+
+def test_one_try_that_is_equal_proves_nothing() -> None:
+    def pairs(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """A count that shows nothing as long as each half has the same."""
+        return functional.cross_entropy(model(x), y, reduction="none")[y > 0].sum() / (y > 0).sum()
+
+    def with_tries(*tries: list[int]) -> str:
+        class Ordered(Points):
+            def order(self, epoch: int, generator: torch.Generator) -> Tensor:
+                return torch.tensor([index for each in tries for index in each])
+
+            def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+                return super().train_batch(indices)[0], (indices % 2).long()
+
+        return why_whole(Ordered({"loss": pairs, "batch": 16}))
+
+    even, odd = [*range(16)], [*range(16, 32, 2), *range(17, 33, 2)]
+    assert with_tries(even) == "" and "16 samples" in with_tries(even, even, even, odd)
 
 
 def _rare(model: nn.Module, x: Tensor, y: Tensor, counting: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

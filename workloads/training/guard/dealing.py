@@ -53,10 +53,10 @@ def dealt(plan: Plan, rank: int, order: Tensor, *, has_own: bool = False) -> Dea
         return Dealing(planned, other, plan.weight_of(rank))
     if not has_own:
         return _dealt(sizes, place, order)
-    own = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
-    halves = [samples // 2 for samples in sizes]
-    own = own[order[order < len(own)]][: 2 * halves[place] if min(halves) else None]
-    return Dealing([own], own.flip(0).chunk(2 if min(halves) else 1), _dealt(sizes, place, order).weight)
+    samples = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
+    halves = [size // 2 for size in sizes]
+    samples = samples[order[order < len(samples)]][: 2 * halves[place] if min(halves) else None]
+    return Dealing([samples], samples.flip(0).chunk(2 if min(halves) else 1), _dealt(sizes, place, order).weight)
 
 
 def dealt_held_out(plan: Plan, rank: int, num: int) -> tuple[int, Dealing] | None:

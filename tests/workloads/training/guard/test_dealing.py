@@ -79,10 +79,10 @@ def test_held_out_samples_are_dealt_as_far_as_there_are_some(plan: Plan, num: in
     if num < max(2, plan.num_shares):
         assert set(held_out) == {None}
         return
-    ((num_drawn, _), *_) = found = [pair for pair in held_out if pair]
-    planned, other = samples_of(plan, [dealing for _, dealing in found])
-    assert len(found) == plan.world_size and sorted(planned) == sorted(other) and max(planned) < num_drawn <= num
-    assert max(len(part) for _, dealing in found for part in dealing.other) <= max(2, plan.evaluation_micro_batch)
+    ((num_drawn, _), *_) = pairs = [pair for pair in held_out if pair]
+    planned, other = samples_of(plan, [dealing for _, dealing in pairs])
+    assert len(pairs) == plan.world_size and sorted(planned) == sorted(other) and max(planned) < num_drawn <= num
+    assert max(len(part) for _, dealing in pairs for part in dealing.other) <= max(2, plan.evaluation_micro_batch)
 
 
 def test_the_order_depends_on_the_step_and_the_seed() -> None:
