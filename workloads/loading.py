@@ -34,7 +34,8 @@ BUILT_INS: Mapping[str, str] = {
     "vit_digits": "workloads.models.vit_digits:VitDigits",
     "vit_digits_with_fault": "workloads.models.vit_digits_with_fault:VitDigitsWithFault",
 }
-_ROOT = "scamp_user_"
+PRIVATE = "scamp_user_"
+"""Beginning of the names of the packages that have users' files."""
 
 
 def load_workload(name: str, code_dir: Path | None) -> type[Workload]:
@@ -177,13 +178,13 @@ def can_import(name: str, level: int, importer: Mapping[str, Any]) -> bool:
 
 def _root_of(code_dir: Path) -> str:
     """The name of the package under which the files of this folder are imported."""
-    return f"{_ROOT}{hashlib.sha256(str(code_dir).encode()).hexdigest()[:16]}"
+    return f"{PRIVATE}{hashlib.sha256(str(code_dir).encode()).hexdigest()[:16]}"
 
 
 def _is_there(name: str) -> bool:
     """Whether the user's module, or the top-level package of an installed module, can be found."""
     parts = name.split(".")
-    if name.startswith(_ROOT):
+    if name.startswith(PRIVATE):
         user = next(u for u in sys.meta_path if isinstance(u, _UserCode) and u.root == parts[0])
         path = Path(user.folder, *parts[1:])
         return path.is_dir() or path.with_name(f"{path.name}.py").is_file()

@@ -45,12 +45,14 @@ def seed_host(seed: int | tuple[int, ...], *owners: object) -> None:
 def kept_generators(*owners: object) -> Iterator[None]:
     """Gives all generators that ``seed_host`` seeds their states back, as if nobody had drawn from them."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
-    own_states = [(generator, _full_state(generator)) for owner in owners for generator in _own_generators(owner)]
+    own_states = [
+        (generator, state_of_generator(generator)) for owner in owners for generator in _own_generators(owner)
+    ]
     try:
         yield
     finally:
         for generator, state in own_states:
-            _restore(generator, state)
+            restore_generator(generator, state)
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])
@@ -69,8 +71,7 @@ def drawn_from(workload: object) -> object:
 
 def _own_generators(owner: object) -> Iterator[Any]:
     for value in list(getattr(owner, "__dict__", {}).values()):
-        kind: Any = type(value)
-        if _is_of_generators(kind):
+        if is_generator(value):
             yield value
 
 
@@ -87,13 +88,20 @@ def _state_of(generator: Any) -> object:
     return _legacy(generator.get_state(legacy=False)) if hasattr(generator, "get_state") else generator.getstate()
 
 
-def _full_state(generator: Any) -> Any:
+def is_generator(value: object) -> bool:
+    """Whether a value is a generator of random numbers."""
+    return _is_of_generators(type(value))
+
+
+def state_of_generator(generator: Any) -> Any:
+    """All that the next numbers of a generator depend on."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
 
 
-def _restore(generator: Any, state: Any) -> None:
+def restore_generator(generator: Any, state: Any) -> None:
+    """Have a generator continue from what ``state_of_generator`` returned."""
     if isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state
     elif isinstance(generator, random.Random):

@@ -27,7 +27,7 @@ LENGTHS = (
     "torch.randint(1, 6, (80,), generator=numbers).sort(descending=True)[0]",
 )
 
-BATCHES: Part = {
+_BATCHES = {
     "data": """
 def train_batch(self, indices):
     return self.points[indices], self.labels[indices]
@@ -37,7 +37,7 @@ def eval_batch(self, indices):
 """
 }
 DATA = (
-    BATCHES,
+    _BATCHES,
     {
         "data": """
 def dataset(self, split):
@@ -84,21 +84,21 @@ def eval_batch(self, indices):
     return self.points[64 + indices], self.labels[64 + indices]
 """
     },
-    BATCHES
+    _BATCHES
     | {
         "method": """
 def order(self, epoch, generator):
     return torch.arange(64)
 """
     },
-    BATCHES
+    _BATCHES
     | {
         "method": """
 def order(self, epoch, generator):
     return torch.multinomial(1.0 + self.labels[:64].reshape(64, -1).clamp(0)[:, 0], 64, True, generator=generator)
 """
     },
-    BATCHES
+    _BATCHES
     | {
         "method": """
 def batch_transform(self, batch, generator, step):
@@ -659,9 +659,11 @@ class Patient(torch.optim.Optimizer):
 class Skipping(torch.optim.SGD):
     def step(self, closure=None):
         gradients = [parameter.grad for group in self.param_groups for parameter in group["params"]]
-        norm = torch.stack([gradient.norm() for gradient in gradients if gradient is not None]).norm()
-        if norm < 0.5:
-            super().step(closure)
+        gradients = [gradient for gradient in gradients if gradient is not None]
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        for gradient in gradients:
+            gradient.mul_(norm < 0.5)
+        super().step(closure)
 """,
     },
     {
@@ -825,7 +827,7 @@ CHANGES = (
         "    for slow, parameter in zip(self.teacher[0].parameters(), self.model.parameters(), strict=True):\n"
         "        slow.lerp_(parameter, 0.3)",
         "build": "self.model = model",
-        "before": "with torch.no_grad():\n    logits = logits + 0.1 * self.teacher[0](points)",
+        "before": "with torch.no_grad():\n    aim = self.teacher[0](points)\nlogits = logits + 0.1 * aim",
     },
     {
         "init": "self.slow = None",

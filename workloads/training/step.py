@@ -97,6 +97,7 @@ def phase_step(
     with _explained(of_closure):
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)  # also what no optimizer has: it would grow with each step, and no resume has it
     return losses.mean()
 
 

@@ -27,7 +27,7 @@ class Saving:
         self._rank = rank
         self._seconds = 0.0  # that the last checkpoint took
         self._saved_at = -math.inf  # when it was done, by the monotonic clock
-        self._kept = KeptState(rank.workload, rank.model)
+        self._kept = KeptState(rank.workload, rank.model, rank.optimizer)
         self._is_told = False  # that some attributes are not kept
         self._best: tuple[float, int] | None = None  # the best value of a trial that counts by it, and its step
 

@@ -1,13 +1,17 @@
-"""State that a training keeps in attributes of the workload and of modules, which no tensor of the model has.
+"""State that a training keeps in attributes and global variables of the user's code, which no tensor of the model has.
 
 A running baseline, the age of a teacher or the hidden state of the last batch must be there when a training resumes.
-Attributes that change during a training are kept if a checkpoint can hold them without code: numbers, text, tensors,
-arrays, and lists, tuples, dictionaries, sets and deques of these. A workload may have ``state_dict`` and
-``load_state_dict`` instead, as modules have.
+Attributes of the workload, its modules, optimizers, classes, files and objects are kept once they change, if a
+checkpoint can hold them without code: numbers, text, tensors, arrays, and lists, tuples, dictionaries, sets and deques
+of these; and the states of generators and of what has ``state_dict`` and ``load_state_dict``, such as a scheduler. A
+workload may have these two methods itself, instead.
 """
 
 from __future__ import annotations
 
+import itertools
+import sys
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from workloads.loading import PRIVATE
 from workloads.parallel.forward_state.snapshot import OWN
+from workloads.seeds import is_generator, restore_generator, state_of_generator
 
 MOST_BYTES = 16 * 2**20
 """Largest tensor or array that is kept: a larger one is data, which is made anew."""
@@ -28,9 +34,12 @@ _NOT_STATE = OWN | {"params", "trial", "_opened_datasets"}
 _KIND = "kind"
 _CONTAINERS: Mapping[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 
+_IN_MODELS: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""All parts of models that are trained."""
+
 Kept = Mapping[str, Mapping[str, Any]]
 """Name of the owner → its attributes, encoded. The workload has the empty name, a module its qualified one, with a dot
-before it."""
+before it (see ``_owners``)."""
 
 
 class NotPlain(Exception):
@@ -40,9 +49,10 @@ class NotPlain(Exception):
 class KeptState:
     """The attributes that a training changes from now on."""
 
-    def __init__(self, workload: object, model: nn.Module) -> None:
-        self._workload, self._model = workload, model
-        self._before = {(owner, name): (value, _content(value)) for owner, name, value in _attributes(workload, model)}
+    def __init__(self, workload: object, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        self._workload, self._model, self._optimizer = workload, model, optimizer
+        _IN_MODELS.update(model.modules())
+        self._before = {(owner, name): (value, _content(value)) for owner, name, value in self._attributes()}
         self.left_out: dict[str, str] = {}
         """Attributes of the workload that have changed and that no checkpoint can hold, and their types."""
 
@@ -52,10 +62,21 @@ class KeptState:
         return any(True for _ in self._changed())
 
     def _changed(self) -> Iterator[tuple[str, str, Any]]:
-        for owner, name, value in _attributes(self._workload, self._model):
+        for owner, name, value in self._attributes():
             before, content = self._before.get((owner, name), (NotPlain, None))
             if value is not before or _content(value) != content:
                 yield owner, name, value
+
+    def _owners(self) -> dict[str, Any]:
+        return _owners(self._workload, self._model, self._optimizer)
+
+    def _attributes(self) -> Iterator[tuple[str, str, Any]]:
+        for owner, instance in self._owners().items():
+            if not owner and all(callable(getattr(instance, name, None)) for name in ("state_dict", "load_state_dict")):
+                yield owner, _OWN_STATE, instance.state_dict()
+                continue
+            is_ours = _IS_OURS.get(owner.partition(" ")[0], _NOT_STATE.__contains__)
+            yield from ((owner, name, value) for name, value in list(vars(instance).items()) if not is_ours(name))
 
     def values(self) -> Kept:
         """The attributes that have changed, for ``torch.save``."""
@@ -65,39 +86,70 @@ class KeptState:
             try:
                 kept.setdefault(owner, {})[name] = encoded(value)
             except NotPlain as error:
-                if not (owner or callable(value) or isinstance(value, torch.optim.Optimizer | torch.Generator)):
+                if not (owner or callable(value) or isinstance(value, torch.optim.Optimizer)):
                     self.left_out[f"self.{name}"] = str(error)
         return kept
 
     def load(self, kept: Kept) -> None:
         """Continue with what ``values`` returned; modules of other stages are left out."""
-        owners = _owners(self._workload, self._model)
+        owners = self._owners()
         for owner, attributes in kept.items():
-            if owner in owners and _OWN_STATE in attributes:
-                owners[owner].load_state_dict(decoded(attributes[_OWN_STATE]))
-            elif owner in owners:
-                vars(owners[owner]).update({name: decoded(value) for name, value in attributes.items()})
+            instance = owners.get(owner)
+            if instance is None:
+                continue
+            if not owner and _OWN_STATE in attributes:
+                instance.load_state_dict(decoded(attributes[_OWN_STATE]))
+                continue
+            for name, value in attributes.items():
+                back = _loaded(value, vars(instance).get(name))
+                if isinstance(instance, type):
+                    setattr(instance, name, back)
+                else:
+                    vars(instance)[name] = back
 
 
 _OWN_STATE = "state_dict()"
+_IS_OURS: Mapping[str, Any] = {
+    "optimizer": lambda name: name.startswith("_") or name in ("defaults", "state", "param_groups"),
+    "file": lambda name: name.startswith("__"),
+    "class": lambda name: name.startswith("__") or name == "_abc_impl",
+}
+"""First word of the names of owners → whether an attribute with this name is Python's or torch's."""
 
 
-def _owners(workload: object, model: nn.Module) -> dict[str, Any]:
-    return {"": workload, **{f".{path}": module for path, module in model.named_modules()}}
-
-
-def _attributes(workload: object, model: nn.Module) -> Iterator[tuple[str, str, Any]]:
-    for owner, instance in _owners(workload, model).items():
-        if not owner and all(callable(getattr(instance, name, None)) for name in ("state_dict", "load_state_dict")):
-            yield owner, _OWN_STATE, instance.state_dict()
-            continue
-        yield from ((owner, name, value) for name, value in vars(instance).items() if name not in _NOT_STATE)
+def _owners(workload: object, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """All that users' code may keep something in, by names which a resumed training has as well."""
+    owners: dict[str, Any] = {"": workload, **{f".{path}": module for path, module in model.named_modules()}}
+    optimizers = getattr(optimizer, "_optimizers", [optimizer] if optimizer is not None else [])
+    owners |= {f"optimizer {number}": getattr(each, "optim", each) for number, each in enumerate(optimizers)}
+    package = f"{type(workload).__module__.partition('.')[0]}."
+    if not package.startswith(PRIVATE):
+        return owners
+    files = {name.removeprefix(package): file for name, file in sys.modules.items() if name.startswith(package)}
+    for file_name, file in files.items():
+        owners[f"file {file_name}"] = file
+        classes = (
+            value for value in vars(file).values() if isinstance(value, type) and value.__module__ == file.__name__
+        )
+        owners |= {f"class {file_name}.{value.__qualname__}": value for value in classes}
+    for owner, instance in list(owners.items()):
+        for name, value in vars(instance).items():
+            is_own = type(value).__module__.startswith(package) and hasattr(value, "__dict__")
+            if is_own and not any(value is other for other in owners.values()):
+                owners[f"object {owner} {name}"] = value
+    return owners
 
 
 def _content(value: Any) -> object:
     """A number or text that is another one once a value that can change in place has changed."""
     if isinstance(value, Tensor):
         return value._version
+    if isinstance(value, itertools.count):
+        return repr(value)
+    if is_generator(value):
+        return repr(state_of_generator(value))
+    if _has_state(value):
+        return [(name, _content(item) if isinstance(item, Tensor) else repr(item)) for name, item in _state(value)]
     if isinstance(value, np.ndarray):
         return value.tobytes() if value.nbytes <= _COMPARED_BYTES else None
     if isinstance(value, list | dict | set | deque) and len(value) <= MOST_ITEMS:
@@ -116,6 +168,12 @@ def encoded(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc" and value.nbytes <= MOST_BYTES:
         kind = "number" if isinstance(value, np.generic) else "array"
         return {_KIND: kind, "items": torch.from_numpy(np.array(value))}
+    if isinstance(value, itertools.count):
+        return {_KIND: "count", "items": list(value.__reduce__()[1])}
+    if is_generator(value):
+        return {_KIND: "generator", "items": encoded(state_of_generator(value))}
+    if _has_state(value):
+        return {_KIND: "state", "items": [[name, encoded(item)] for name, item in _state(value)]}
     if type(value) in (list, dict, *_CONTAINERS.values()) and len(value) <= MOST_ITEMS:
         if isinstance(value, dict):
             return {_KIND: "dict", "items": [[encoded(key), encoded(item)] for key, item in value.items()]}
@@ -138,8 +196,39 @@ def decoded(value: Any) -> Any:
             return items.numpy()
         case "number":
             return items.numpy()[()]
+        case "count":
+            return itertools.count(*items)
+        case "generator" | "state":
+            return None  # nobody has it any more
         case "dict":
             return {decoded(key): decoded(item) for key, item in items}
         case "deque":
             return deque(map(decoded, items), value["most"])
     return _CONTAINERS[kind](map(decoded, items))
+
+
+def _loaded(value: Any, present: Any) -> Any:
+    """The value that was ``encoded``; the object that is there now, in that state, where it has one."""
+    match value:
+        case {"kind": "generator", "items": state} if is_generator(present):
+            restore_generator(present, decoded(state))
+            return present
+        case {"kind": "state", "items": items} if _has_state(present):
+            present.load_state_dict({name: decoded(item) for name, item in items})
+            return present
+        case {"kind": "dict", "items": items} if isinstance(present, dict):
+            return {(at := decoded(key)): _loaded(item, present.get(at)) for key, item in items}
+        case list() if isinstance(present, list):
+            return [_loaded(item, there) for item, there in itertools.zip_longest(value, present[: len(value)])]
+    return decoded(value)
+
+
+def _has_state(value: Any) -> bool:
+    """Whether an object says itself what its state is; optimizers and parts of the model are in checkpoints anyway."""
+    if isinstance(value, type | torch.optim.Optimizer) or (isinstance(value, nn.Module) and value in _IN_MODELS):
+        return False
+    return all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _state(value: Any) -> list[tuple[str, Any]]:
+    return list(value.state_dict().items())

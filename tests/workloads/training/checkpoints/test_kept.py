@@ -13,13 +13,18 @@ from torch import nn
 
 from estimators.model import Candidate, Plan
 from tests.workloads.one_rank import Collected
+from workloads.loading import forget_user_code
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.kept import KeptState, NotPlain, decoded, encoded
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import train
 
 CASES = """
+import copy
+import itertools
+import random
 from collections import deque
+import numpy as np
 import torch
 from torch import nn
 from workloads.protocol import Workload
@@ -87,6 +92,71 @@ class Drawing(Base):
     def loss(self, model, batch): return super().loss(model, batch + self.shift)
 
 
+class Counting(torch.optim.SGD):
+    '''An optimizer that counts its steps itself.'''
+    num_steps = 0
+    def step(self, closure=None):
+        self.num_steps += 1
+        if self.num_steps % 3:
+            super().step(closure)
+
+
+class Optimizing(Base):
+    def optimizer(self, model): return Counting(model.parameters(), 0.1)
+
+
+class Joining(Base):
+    '''A part that no optimizer has before it joins.'''
+    def optimizer(self, model):
+        self.model = model
+        return torch.optim.SGD(model[2].parameters(), 0.1)
+    def on_step(self, step, steps, optimizer):
+        if step == 5:
+            optimizer.add_param_group({"params": list(self.model[0].parameters())})
+
+
+steps, dice, numbers = [], random.Random(3), {"all": np.random.default_rng(3)}
+num_steps = 0
+
+
+class Meter:
+    def __init__(self): self.value = 1.0
+
+
+class Global(Base):
+    '''State in global variables, the class, an object of the user's own, and counters.'''
+    num_calls = 0
+    def __init__(self, params):
+        super().__init__(params)
+        self.meter, self.counter = Meter(), itertools.count()
+    def on_step(self, step, steps_, optimizer):
+        global num_steps
+        num_steps += 1
+        steps.append(step)
+        type(self).num_calls += 1
+        self.meter.value += 0.5
+        self.share = next(self.counter) + len(steps) + num_steps + self.num_calls + self.meter.value
+        self.share += dice.random() + numbers["all"].random()
+    def loss(self, model, batch): return super().loss(model, batch) * self.share / 50
+
+
+class Held(Base):
+    '''A scheduler and a slow copy of the model that the workload has.'''
+    def optimizer(self, model):
+        optimizer = super().optimizer(model)
+        self.model, self.slow = model, copy.deepcopy(model)
+        self.decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.8**step)
+        return optimizer
+    def on_step(self, step, steps, optimizer):
+        with torch.no_grad():
+            for slow, parameter in zip(self.slow.parameters(), self.model.parameters(), strict=True):
+                slow.lerp_(parameter, 0.3)
+        if step: self.decay.step()
+    def loss(self, model, batch):
+        with torch.no_grad(): aim = self.slow(batch)
+        return super().loss(model, batch) + (model(batch) - aim).square().mean()
+
+
 class Paired(Base):
     '''State behind methods of the workload's own.'''
     def __init__(self, params):
@@ -107,6 +177,7 @@ class Paired(Base):
 def curve(folder: Path, name: str, *pieces: tuple[int, int]) -> list[Any]:
     reports: list[Any] = []
     for begin, until in pieces:
+        forget_user_code(folder)  # as between attempts
         reporter, resume = Collected(None), CheckpointName(1, begin) if begin else None
         job = TrainingJob(
             Candidate(f"cases.py:{name}", None, {}), folder, Plan(16), 0, 8, 2, None, folder / f"{name}-{pieces}", 1,
@@ -117,7 +188,10 @@ def curve(folder: Path, name: str, *pieces: tuple[int, int]) -> list[Any]:
     return reports
 
 
-@pytest.mark.parametrize("name", ["Baseline", "InModel", "Unfreezing", "Drawing", "Paired"])
+NAMES = ["Baseline", "InModel", "Unfreezing", "Drawing", "Optimizing", "Joining", "Global", "Held", "Paired"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_training_has_the_curve_of_one_that_was_not_interrupted(tmp_path: Path, name: str) -> None:
     (tmp_path / "cases.py").write_text(CASES)
     straight = curve(tmp_path, name, (0, 8))
