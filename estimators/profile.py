@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from estimators.model import INDIVISIBLE, Divisions, Layout, PeakCurve
 from estimators.peaks.units import Unit
+from estimators.traits import NO_TRAITS, Traits
 from estimators.work import StepWork
 
 
@@ -19,8 +20,8 @@ class ModelProfile:
     parameters, buffers, gradients and optimizer states. ``units``, ``divisions``, whether the blocks run ``in_order``,
     once each, and whether samples differ in size (``is_uneven``) come from the plain layout. ``evaluations`` are
     the peak curves of evaluations, by their own micro-batch. ``refusals`` say why layouts cannot be traced, so that no
-    plan may use them, and ``indivisible`` why none may that divides a batch. With ``evaluates_whole`` no evaluation
-    may divide it either. ``assumptions`` say in words what the traces take for granted.
+    plan may use them, and ``traits`` of the code rule out more of them. ``assumptions`` say in words what the traces
+    take for granted.
     """
 
     structure: str
@@ -35,8 +36,7 @@ class ModelProfile:
     evaluations: Mapping[Layout, PeakCurve] = field(default_factory=dict)
     in_order: bool = True
     is_uneven: bool = False
-    indivisible: str = ""
-    evaluates_whole: bool = False
+    traits: Traits = NO_TRAITS
 
     def with_curve(
         self,
@@ -60,7 +60,7 @@ class ModelProfile:
 
     def refusal(self, layout: Layout) -> str:
         """Why no plan may use ``layout``; empty if nothing is known against it."""
-        return self.refusals.get(layout) or (self.indivisible if layout.divides_batch else "")
+        return self.refusals.get(layout) or self.traits.refusal(layout)
 
     @property
     def flops_per_sample(self) -> float | None:

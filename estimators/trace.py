@@ -15,6 +15,7 @@ from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.step_log import StepLog
 from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
+from estimators.traits import NO_TRAITS, Traits
 from estimators.work import StepWork
 
 
@@ -29,9 +30,8 @@ class Trace:
     ``evaluation`` is the peak of an evaluation over its own micro-batch, None if nothing was evaluated; ``curve``
     contains what evaluations keep. ``curve`` has the peaks of tensors; ``object_bytes`` is host memory of autograd's
     objects beyond them (see ``estimators.tracing.graph``), 0 on a GPU. ``in_order`` says of the plain layout whether
-    the blocks run once each, one after another. ``indivisible`` says of the plain layout why ranks and micro-batches
-    may not divide a batch; it is empty if they may. ``is_uneven`` says of the plain layout whether samples differ in
-    size: the trace is one of the largest.
+    the blocks run once each, one after another, and ``traits`` which of its code rule out plans. ``is_uneven`` says of
+    the plain layout whether samples differ in size: the trace is one of the largest.
     """
 
     batch: int
@@ -48,7 +48,7 @@ class Trace:
     evaluation: Envelope | PeakTable | None = None
     in_order: bool = True
     object_bytes: int = 0
-    indivisible: str = ""
+    traits: Traits = NO_TRAITS
     is_uneven: bool = False
 
     @property
@@ -86,7 +86,7 @@ def profile_of(
                 divisions=trace.divisions,
                 in_order=trace.in_order,
                 is_uneven=trace.is_uneven,
-                indivisible=trace.indivisible,
+                traits=trace.traits,
             )
         curve = trace.gpu_curve(expandable) if on_gpu else trace.host_curve
         profile = profile.with_curve(layout, curve, trace.work, trace.assumptions, trace.evaluation)

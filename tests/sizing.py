@@ -9,6 +9,7 @@ from typing import Any
 
 from estimators.learning import Ending, Learned, PastAttempt
 from estimators.model import Candidate, Layout
+from estimators.traits import NO_TRAITS, Traits
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
@@ -74,13 +75,13 @@ class Sizing:
         past: Sequence[PastAttempt] = (),
         cluster: Cluster = FOUR_DEVICES,
         study: int = 0,
-        undivided: str = "",
+        traits: Traits = NO_TRAITS,
     ) -> int:
         self.num += 1
         sizes = (1, 0, extra + 1, 0)  # of which a quarter is nothing
         failures = [PastAttempt(1, Layout(), ("virtual",), *sizes, Ending.OUT_OF_MEMORY)] if extra else []
         by_layout = {learned.layout: learned} if learned else {}
-        demand = Demand(Candidate(workload, code, params), failures, by_layout, past, study, undivided=undivided)
+        demand = Demand(Candidate(workload, code, params), failures, by_layout, past, study, traits=traits)
         self.sizer.request(self.num, demand, cluster)
         return self.num
 

@@ -22,6 +22,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
+from estimators.traits import FSDP
 from workloads.datasets import Count
 from workloads.files.archive import ArchiveError
 from workloads.hints import Contradiction
@@ -30,7 +31,7 @@ from workloads.protocol import Workload, defines
 MESSAGE_CHARACTERS = 500  # of an error's own message: those of libraries may fill pages
 TRACEBACK_CHARACTERS = 8000
 SOURCE_CHARACTERS = 200  # of a line of code: a formatter's longest lines have 120
-WITHOUT_FSDP = "use plans without FSDP: whole replicas (dp_replicate), or ZeRO-1 unless the workload trains in phases"
+WITHOUT_FSDP = f"use {FSDP.instead}"
 _WITHOUT_CLOSURE = (
     "choose an optimizer whose step needs no closure, such as torch.optim.AdamW: ScaMP computes the gradients; for "
     'sharpness-aware minimization see "SAM in two steps" in docs/updates.md'

@@ -24,6 +24,7 @@ from benchmarks.curves.programs import program
 from benchmarks.curves.running import Attempt, Idiom, train
 from estimators.constraints import PlanConstraints
 from estimators.model import Divisions, Layout, Plan
+from estimators.traits import Traits
 from placement.planning.ways import list_ways
 from workloads.sandbox.answers import answer
 
@@ -74,7 +75,7 @@ def asked(idiom: Idiom, layout: Layout) -> dict[str, Any]:
         if wrong := tried.get("error") or tried["wrong"]:
             return {"error": wrong}
     traced = answer({**request, "ask": "trace", "params": {}})
-    return {name: traced[name] for name in ("error", "indivisible", "divisions") if name in traced}
+    return {name: traced[name] for name in ("error", "traits", "divisions") if name in traced}
 
 
 def outcome_of(number: int, folder: Path) -> Outcome:
@@ -117,7 +118,8 @@ def _outcome(idiom: Idiom, draws: random.Random) -> Outcome:
         return _compared(ranks, reference, "").kind == "equal"
 
     divided, whole = (_plans(divisions, draws, divides=divides) for divides in (True, False))
-    why = f"its trace: {traced['indivisible']}: " if traced["indivisible"] else ""
+    refusal = Traits(**traced["traits"]).refusal(Layout(accumulate=True))
+    why = f"its trace: {refusal}: " if refusal else ""
     if not why:
         outcome = of_plans(divided[:MOST_PLANS], "")
         if outcome is not None and outcome.kind != "alarm":

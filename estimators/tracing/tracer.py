@@ -26,6 +26,7 @@ from estimators.trace import Trace
 from estimators.tracing.session.opened import ENDS, UNEVEN
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.session.session import Evaluated, Session, num_passes
+from estimators.traits import Traits
 from estimators.work import StepWork, Work
 
 log = logging.getLogger("scamp.tracing")
@@ -105,6 +106,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
             units=steps.units,
             divisions=steps.model.divisions,
             assumptions=steps.model.assumptions,
+            traits=steps.model.traits,
             evaluation=evaluation,
             in_order=layout != Layout() or steps.in_order,
             object_bytes=_passes_of(steps, batch).object_bytes,
@@ -165,6 +167,7 @@ class _Model:
     num_blocks: int
     divisions: Divisions
     assumptions: tuple[str, ...]
+    traits: Traits
     even_choices: str
     has_drawn: bool
 
@@ -175,6 +178,7 @@ def _model_of(session: Session) -> _Model:
         num_blocks=session.num_blocks,
         divisions=session.divisions,
         assumptions=tuple(session.assumptions),
+        traits=session.traits,
         even_choices=session.even_choices,
         has_drawn=session.has_drawn,
     )
@@ -444,9 +448,9 @@ def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example,
     Raises ValueError for a model that formulas cannot follow: one that makes choices of its own, or trains in phases,
     and, on the plain layout, one with hints, which constrain the plans of each candidate.
     """
-    if recipe.has_phases:
-        raise ValueError("the model trains in phases")
     with Session(recipe, layout, itemised=layout == Layout()) as session:
+        if session.traits.has_phases:
+            raise ValueError("the model trains in phases")
         if session.divisions.constraints.limits:
             raise ValueError("the model has hints, which formulas do not know")
         is_whole = not session.can_be_shortened

@@ -46,7 +46,7 @@ class StudyPlanner:
         if question.plan is not None or profile.divisions.most_stages == 1 or not profile.units:
             return question
         sizes = tuple(sorted((device.kind, device.capacity_mib) for device in question.cluster.devices))
-        key = profile.structure, profile.divisions, question.batch, sizes
+        key = profile.structure, profile.divisions, profile.traits, question.batch, sizes
         refined = self._kept.get(key)
         if refined is None or refined[0] != kind:
             while len(self._kept) >= _MOST_KEPT:
@@ -71,7 +71,8 @@ def refined_options(question: Question) -> tuple[Option, ...]:
 
 
 def _may_be_chosen(option: Option, question: Question) -> bool:
-    return option.trained is not None and option.fits and question.constraints.allow(option.plan)
+    is_trained = option.trained is not None and not any(map(question.profile.refusal, option.plan.layouts))
+    return is_trained and option.fits and question.constraints.allow(option.plan)
 
 
 def _pipelines(question: Question) -> Iterator[Option]:

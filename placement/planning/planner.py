@@ -40,7 +40,7 @@ from placement.planning.question import Question, degrees
 from placement.planning.refusals import causes, nothing_allowed, nothing_fits
 from placement.planning.rows import TOLERANCE, Row, worth_a_trace
 from placement.planning.step_seconds import predicted_step
-from placement.planning.traced_options import TracedOptions
+from placement.planning.traced_options import TracedOptions, layouts_of
 from placement.planning.ways import list_ways
 from placement.pricing.pricer import Pricer
 
@@ -92,7 +92,8 @@ class PlanChoice:
         answer = pick(chain([first], examined), self._question)
         hints = f"; {words}" if (words := self._question.constraints.words) else ""
         if isinstance(answer, NoPlan):
-            return NoPlan(answer.reason + hints + causes(self._profile))
+            listed = (layout for row in self._rows for layout in layouts_of(row.way))
+            return NoPlan(answer.reason + hints + causes(self._profile, listed))
         if isinstance(answer, Untraced):
             return answer
         return replace(answer, reason=answer.reason + hints)

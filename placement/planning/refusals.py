@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from estimators.model import Layout
 from estimators.profile import ModelProfile
@@ -57,39 +57,41 @@ def _categories(option: Option, question: Question) -> dict[str, int]:
     return {**categories, **learned, "margin": prediction.margin_bytes}
 
 
-def causes(profile: ModelProfile) -> str:
-    """The end of a reason: kinds of plans that could not be traced, with the first cause; empty if there are none."""
-    first: dict[str, str] = {"division of the batch": _cause(profile.indivisible)} if profile.indivisible else {}
+def causes(profile: ModelProfile, layouts: Iterable[Layout]) -> str:
+    """The end of a reason: kinds of plans that traits of the code rule out among those with these ``layouts``, or that
+    could not be traced, with the first cause; empty if there are none."""
+    first: dict[str, str] = {}
+    for layout in layouts:
+        for plans, why, _ in profile.traits.ruling_out(layout):
+            first.setdefault(plans.words, _cause(why))
     for layout, why in profile.refusals.items():
-        if why != profile.indivisible:
-            first.setdefault(_kind(layout), _cause(why))
+        first.setdefault(_kind(layout), _cause(why))
     kinds: dict[str, list[str]] = {}
     for kind, cause in first.items():
         kinds.setdefault(cause, []).append(kind)
     return "".join(f"; no {', '.join(words)}: {cause}" for cause, words in kinds.items())
 
 
+_KINDS = {
+    "pp": "pipelines",
+    "tp": "tensor parallelism",
+    "spatial": "slabs of space",
+    "dp_shard": "FSDP",
+    "zero1": "ZeRO-1",
+    "adasum": "Adasum",
+    "tables": "divided tables",
+    "dp_replicate": "replicas",
+    "co_shard": "co-shard",
+    "accumulate": "micro-batches",
+    "recompute": "recompute",
+}
+"""Words for the plans that use an axis, with the likeliest cause first."""
+
+
 def _kind(layout: Layout) -> str:
-    """The kind of plan: the first axis that divides the model, with the likeliest cause first."""
-    if layout.pp > 1:
-        return "pipelines"
-    if layout.tp > 1:
-        return "tensor parallelism"
-    if layout.spatial > 1:
-        return "slabs of space"
-    if layout.dp_shard > 1:
-        return "FSDP"
-    if layout.zero1:
-        return "ZeRO-1"
-    if layout.adasum:
-        return "Adasum"
-    if layout.tables:
-        return "divided tables"
-    if layout.dp_replicate > 1:
-        return "replicas"
-    if layout.co_shard > 1:
-        return "co-shard"
-    return "micro-batches" if layout.accumulate else "recompute" if layout.recompute else "plans of one rank"
+    """The kind of plan: the first axis that divides the model."""
+    used = (words for axis, words in _KINDS.items() if getattr(layout, axis) != getattr(Layout(), axis))
+    return next(used, "plans of one rank")
 
 
 def _cause(why: str) -> str:

@@ -90,7 +90,7 @@ class TracedOptions:
         plan = cached_plan(micro_batch, num_micro_batches, way)
         plan = replace(plan, shares=shares) if shares else plan
         extra_bytes, evaluation = self._extra.bytes_for(plan.layout, micro_batch), self._extra.evaluation
-        if not self._profile.evaluates_whole:
+        if not self._profile.traits.evaluates_whole:
             plan = with_evaluation_batch(self._profile, plan, extra_bytes, evaluation)
         prediction = predict(self._profile, plan, extra_bytes, self._margin, evaluation)
         if self._extra.held_bytes:

@@ -199,6 +199,8 @@ def _show_estimate(result: Estimate, units: bool) -> None:
         out.print(units_table(result), "")
     out.print(as_table(result))
     out.print(f"→ {result.reason}\n", soft_wrap=True, markup=False)
+    for words in result.profile.traits.words:
+        out.print(words, soft_wrap=True, markup=False)
     if result.refused:
         out.print(f"no FSDP plans: {result.refused}\n", soft_wrap=True, markup=False)
 

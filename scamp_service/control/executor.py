@@ -13,6 +13,7 @@ from typing import Protocol
 
 from estimators.learning import Learned, PastAttempt
 from estimators.model import NO_EVALUATION_EXTRA, Candidate, EvaluationExtra, Layout, Plan
+from estimators.traits import NO_TRAITS, Traits
 from placement.model import Cluster, Offer, Ready
 from scamp_service.model import Sized
 from scamp_service.study.budget import TRACE_SECONDS
@@ -138,8 +139,8 @@ class Demand:
     ``own_attempts`` are its own runs that ran out of memory, and ``learned`` are the corrections of its family under
     each layout that has any. ``past`` are the runs of its family, whose times correct the predicted seconds of a step.
     A trace may take ``trace_seconds`` of processor time. ``evaluation`` is what its own and its family's evaluations
-    needed beyond their trace. ``plan`` is the one that the study gives, if any. ``undivided``
-    says why no plan may divide a batch, as its family has shown; empty if plans may.
+    needed beyond their trace. ``plan`` is the one that the study gives, if any. ``traits`` are those
+    of its code that attempts of its family have shown.
     """
 
     candidate: Candidate
@@ -150,7 +151,7 @@ class Demand:
     trace_seconds: int = TRACE_SECONDS
     evaluation: EvaluationExtra = NO_EVALUATION_EXTRA
     plan: Plan | None = None
-    undivided: str = ""
+    traits: Traits = NO_TRAITS
 
     def learned_bytes(self, layout: Layout) -> int:
         """Bytes that the family has learned to add under ``layout``."""

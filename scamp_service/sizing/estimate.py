@@ -153,7 +153,7 @@ class Estimator:
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
             options = _with_choice([option for option in examined if isinstance(option, Option)], choice)
-            refused = next((_refusal(candidate, profile.refusal(layout)) for layout in untraced), "")
+            reasons = (_refusal(candidate, why) for layout in untraced if (why := profile.refusals.get(layout)))
             return Estimate(
                 params=dict(params),
                 batch=batch,
@@ -162,7 +162,7 @@ class Estimator:
                 choice=choice,
                 margin=margin_for(cluster),
                 kind=self._kind,
-                refused=refused,
+                refused=next(reasons, ""),
             )
 
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))

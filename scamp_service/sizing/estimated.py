@@ -138,6 +138,7 @@ class Estimate:
             "reason": self.reason,
             "assumptions": list(self.profile.assumptions),
             "refused": self.refused,
+            "traits": self.profile.traits.words,
             "device": self._device_json(),
             "options": [self._option_json(option) for option in self.options],
         }

@@ -259,10 +259,7 @@ class ProcessSizer:
 
     def _search(self, demand: Demand, cluster: Cluster) -> PlanSearch[Sized | Unsized]:
         def ask(profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
-            if demand.undivided:
-                why = profile.indivisible or demand.undivided
-                profile = replace(profile, indivisible=why, evaluates_whole=True)
-            return self._plan(demand, cluster, profile, batch)
+            return self._plan(demand, cluster, replace(profile, traits=profile.traits | demand.traits), batch)
 
         return search_plan(ask, on_gpu=cluster.has_gpus)
 

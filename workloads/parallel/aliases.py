@@ -8,23 +8,27 @@ the attributes of the old ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
-from workloads.refusals import WorkloadError
 
+def why_one_rank(model: nn.Module) -> str:
+    """Why several ranks could not keep the model in step; empty if they can.
 
-def expect_own_tensors(model: nn.Module) -> None:
-    """Raise ``WorkloadError`` unless parameters have their own memory and no hooks, and modules alone hold them.
-
-    Call it before the model is divided, on the meta device or on fake tensors.
+    They can if parameters have their own memory and no hooks, and modules alone hold them. Call it before the model is
+    divided.
     """
-    _expect_own_memory(model)
-    _expect_in_modules(model)
+    return next(chain(_in_two_places(model), _outside_of_modules(model), _with_hooks(model)), "")
+
+
+def _with_hooks(model: nn.Module) -> Iterator[str]:
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            raise WorkloadError(
+            yield (
                 f"{name} has a hook (register_hook), which the parameters of several ranks would not have: change its "
                 "gradient in a hook of the optimizer (register_step_pre_hook), or use plans of one rank"
             )
@@ -42,10 +46,10 @@ def set_parameter_attributes(model: nn.Module, attributes: dict[str, dict[str, o
             setattr(parameter, attribute, value)
 
 
-def _expect_own_memory(model: nn.Module) -> None:
+def _in_two_places(model: nn.Module) -> Iterator[str]:
     by_address: dict[int, list[tuple[str, int, int]]] = {}  # by address of the memory
     for name, parameter in (*model.named_parameters(), *model.named_buffers()):
-        if not parameter.numel():
+        if parameter.layout is not torch.strided or is_lazy(parameter) or not parameter.numel():
             continue
         start = int(parameter.storage_offset())
         end = start + 1 + sum((size - 1) * step for size, step in zip(parameter.shape, parameter.stride(), strict=True))
@@ -53,7 +57,7 @@ def _expect_own_memory(model: nn.Module) -> None:
         is_buffer = not isinstance(parameter, nn.Parameter)
         for other, low, high in places:
             if start < high and low < end:
-                raise WorkloadError(
+                yield (
                     f"{other} and {name} are two tensors in the same memory, which they would not be on several ranks: "
                     "assign the one parameter to both modules, or use plans of one rank"
                 )
@@ -61,7 +65,7 @@ def _expect_own_memory(model: nn.Module) -> None:
             places.append((name, start, end))
 
 
-def _expect_in_modules(model: nn.Module) -> None:
+def _outside_of_modules(model: nn.Module) -> Iterator[str]:
     registered = {id(module) for module in model.modules()}
     for name, module in model.named_modules():
         if isinstance(module, nn.RNNBase):  # it renews its own list
@@ -72,12 +76,12 @@ def _expect_in_modules(model: nn.Module) -> None:
             for leaf in _tensors_in(value):
                 place = f"{name}.{attribute}" if name else attribute
                 if isinstance(leaf, nn.Parameter):
-                    raise WorkloadError(
+                    yield (
                         f"{place} holds parameters outside of modules, so several ranks would use old ones: take them "
                         "from their modules in forward, or put them into an nn.ParameterList, or use plans of one rank"
                     )
                 if isinstance(leaf, nn.Module) and id(leaf) not in registered and any(True for _ in leaf.parameters()):
-                    raise WorkloadError(
+                    yield (
                         f"{place} holds layers that are not part of the model, so they are neither trained nor sent to "
                         "other ranks: put them into an nn.ModuleList, or use plans of one rank"
                     )

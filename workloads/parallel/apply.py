@@ -15,11 +15,11 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.optim import Adafactor, Optimizer, Rprop
+from torch.optim import Optimizer
 
 from estimators.axes import Spread
 from estimators.model import Layout
-from workloads.parallel.aliases import expect_own_tensors, parameter_attributes, set_parameter_attributes
+from workloads.parallel.aliases import parameter_attributes, set_parameter_attributes, why_one_rank
 from workloads.parallel.chain import blocks_of, cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
@@ -32,11 +32,8 @@ from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import DividedSequences, grouped_by_mesh, split_layers, split_sequences
+from workloads.parallel.traits import note
 from workloads.protocol import Batch, Chain, Context, PipelinePlace
-from workloads.refusals import WorkloadError
-
-_WHOLE = (Adafactor, Rprop)
-"""Optimizers of torch that change norms or masks of whole parameters in place, which DTensor cannot."""
 
 
 def apply_plan(
@@ -54,14 +51,17 @@ def apply_plan(
     """
     blocks = list(dict.fromkeys(blocks))  # one may be there several times
     recomputing = _recomputing(list(model.blocks) if isinstance(model, Chain) and layout.pp > 1 else blocks, layout)
-    if layout.fsdp_mesh or layout.has_whole_replicas:
-        _expect_dense(model)
+    note(
+        model,
+        layout,
+        needs_one_rank=why_one_rank(model),
+        has_sparse_gradients=_why_sparse(model),
+        has_complex_copies=_why_complex(model) if precision is not None else "",
+    )
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
         raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
     ranks = _Ranks(mesh)
     attributes = parameter_attributes(model)
-    if mesh is not None:
-        expect_own_tensors(model)
     if layout.pp > 1:
         blocks = cut(model, PipelinePlace(layout.stages, ranks.group("pp")))
     sequences = DividedSequences() if layout.sequence_parallel else None
@@ -186,38 +186,26 @@ def _with_own_parameters(model: nn.Module, blocks: Sequence[nn.Module]) -> list[
     return [block for block in blocks if all(num_holders[parameter] == 1 for parameter in block.parameters())]
 
 
-def _expect_dense(model: nn.Module) -> None:
-    """Raise ``ValueError`` if the gradients of an embedding are sparse: ranks could not add them up."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            raise ValueError(
-                f"the gradients of {name or type(module).__name__} are sparse, and ranks that train on different "
-                "samples can only add up dense ones: use sparse=False, or plans with dp_replicate=1 and dp_shard=1"
-            )
+def _why_sparse(model: nn.Module) -> str:
+    tables = (pair for pair in model.named_modules() if isinstance(pair[1], nn.Embedding | nn.EmbeddingBag))
+    sparse = (name or type(module).__name__ for name, module in tables if module.sparse)
+    return next((f"the gradients of {name} are sparse" for name in sparse), "")
+
+
+def _why_complex(model: nn.Module) -> str:
+    names = (name for name, parameter in model.named_parameters() if parameter.is_complex())
+    return next((f"precision: bf16-params casts {name}, a parameter of complex numbers" for name in names), "")
 
 
 def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | None) -> Optimizer:
-    """The optimizer that ranks use under ``layout``, made from ``optimizer``, which must be new.
-
-    Raises ``WorkloadError`` if it cannot be divided by ``layout``.
-    """
+    """The optimizer that ranks use under ``layout``, made from ``optimizer``, which must be new."""
     if mesh is not None and layout.zero1:
         from workloads.parallel.optimizers.zero1 import ZeroOptimizer  # imported late, as it takes half a second
 
-        if not f"{type(optimizer).__module__}.".startswith("torch.optim."):  # torch.optim itself or a module of it
-            raise WorkloadError(
-                f"ZeRO-1 gives each rank a part of the parameters, and {type(optimizer).__name__}, which is none of "
-                "torch's optimizers, may need all of them for one update: use plans with zero1=False"
-            )
         zero: Optimizer = ZeroOptimizer(optimizer, mesh.get_group("replicate"))
         return zero
     if mesh is not None and layout.adasum:
         return AdasumOptimizer(optimizer, mesh.get_group("replicate"))
-    if mesh is not None and (layout.fsdp_mesh or layout.tp > 1) and isinstance(optimizer, _WHOLE):
-        raise WorkloadError(
-            f"torch's {type(optimizer).__name__} cannot update a parameter of which a rank has only a part: use "
-            "another optimizer, such as AdamW, or plans that keep parameters whole, such as ZeRO-1"
-        )
     if mesh is not None and (layout.fsdp_mesh or layout.tp > 1):
         step_on_local_parts(optimizer)
     return grouped_by_mesh(optimizer)

@@ -15,6 +15,7 @@ from torch import nn
 from estimators.constraints import REDUCE, Limit, Name, PlanConstraints
 from estimators.model import Divisions, blocks_of_stage
 from workloads.hints import Contradiction, Hint, hints_of
+from workloads.options import TrainingOptions
 from workloads.parallel.chain import shares_its_parts
 from workloads.protocol import Chain, Split
 
@@ -36,9 +37,11 @@ def constraints_of(model: nn.Module, blocks: Sequence[nn.Module], divisions: Div
     return PlanConstraints(tuple(hinted.limits(divisions)))
 
 
-def adasum_alone(hinted: PlanConstraints, num_replicas: int) -> PlanConstraints:
-    """``hinted``, the constraints of a model, where the updates of this many replicas are combined by Adasum."""
-    degrees: tuple[tuple[Name, int], ...] = (("shares", num_replicas), ("tp", 1), ("pp", 1), ("spatial", 1))
+def with_reduction(hinted: PlanConstraints, options: TrainingOptions) -> PlanConstraints:
+    """``hinted``, the constraints of a model, with those of how a candidate with these options combines updates."""
+    if options.reduce != "adasum":
+        return hinted
+    degrees: tuple[tuple[Name, int], ...] = (("shares", options.adasum_replicas), ("tp", 1), ("pp", 1), ("spatial", 1))
     limits = (Limit(name, degree, degree, REDUCE, "adasum") for name, degree in degrees)
     return replace(hinted, limits=(*hinted.limits, *limits), adasum=True)
 

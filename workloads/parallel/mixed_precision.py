@@ -6,7 +6,8 @@ precision. Elsewhere each block, and the rest of the model, casts its parameters
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils._pytree import tree_map_only
-
-from workloads.parallel.replaced import replaced_parameters
-from workloads.refusals import WITHOUT_FSDP, WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +30,7 @@ class MixedPrecision:
         return self.param.itemsize, self.reduce.itemsize
 
     def policy(self, module: nn.Module, *, is_root: bool) -> MixedPrecisionPolicy:
-        """The policy of FSDP2 for ``module``, the whole model or one of its blocks.
-
-        Raises ``WorkloadError`` for complex parameters, whose imaginary parts FSDP2 would drop.
-        """
-        if any(parameter.is_complex() for parameter in module.parameters()):
-            raise WorkloadError(
-                f"with precision: bf16-params FSDP casts parameters to real numbers, and {type(module).__name__} has "
-                f"complex ones: use precision: bf16, or {WITHOUT_FSDP}"
-            )
+        """The policy of FSDP2 for ``module``, the whole model or one of its blocks."""
         output = torch.float32 if is_root else None
         return MixedPrecisionPolicy(param_dtype=self.param, reduce_dtype=self.reduce, output_dtype=output)
 
@@ -88,3 +78,24 @@ def _casting(
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value)
+
+
+@contextmanager
+def replaced_parameters(modules: Sequence[nn.Module], change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Have ``modules`` hold what ``change`` makes of each of their parameters, until the context ends.
+
+    A parameter that has several places is changed once. Their hooks and buffers stay as they are.
+    """
+    members = ((module, name, parameter) for module in modules for name, parameter in module._parameters.items())
+    held = [(module, name, parameter) for module, name, parameter in members if parameter is not None]
+    changed: dict[Tensor, Tensor] = {}
+    try:
+        for module, name, parameter in held:
+            if parameter not in changed:
+                changed[parameter] = change(parameter)
+            # Not an attribute: what is no nn.Parameter could not be set as one.
+            module._parameters[name] = changed[parameter]  # type: ignore[assignment]
+        yield
+    finally:
+        for module, name, parameter in held:
+            module._parameters[name] = parameter

@@ -14,6 +14,7 @@ from typing import Any
 from estimators.model import Layout
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import examples, trace_peak
+from estimators.traits import Traits
 from workloads.files.archive import unpack_code
 from workloads.hints import Contradiction
 from workloads.imports import check_imports
@@ -49,8 +50,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     - space: the search space that the workload's class gives in ``space()``; empty if it gives none;
     - trace: trace a candidate with ``params`` under ``layout``, after a check that slabs of samples and parts of
       layers, if it has any, compute what the whole does; ``equal_blocks`` comes from another layout's answer. The plain
-      layout's answer also says why a batch is ``indivisible``, if it is (see ``workloads.sandbox.batch_check``), and
-      whether samples differ in size, ``is_uneven``;
+      layout's answer also has the ``traits`` of the code, and whether samples differ in size, ``is_uneven``;
     - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
     - examples: for each item of the list ``points``, with ``params``, ``layout`` and ``micro_batch``, two examples for
       blueprints (``estimators.scaling.blueprint``);
@@ -123,7 +123,8 @@ def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     if layout == Layout():
         flops = trace.work.per_sample.flops / _PASSES_OF_STEP
         expect_metrics_of_samples(workload, flops)
-        trace = replace(trace, indivisible=why_whole(workload, flops), is_uneven=recipe.is_uneven())
+        traits = trace.traits | Traits(couples_samples=why_whole(workload, flops))
+        trace = replace(trace, traits=traits, is_uneven=recipe.is_uneven())
     return asdict(trace)
 
 

@@ -1,13 +1,12 @@
-"""Traces a workload, and explains a trace that fails because its loss keeps tensors between calls.
+"""Traces a workload whose loss keeps tensors between calls that have the size of its samples.
 
 A trace calls the loss with several numbers of samples, and so do micro-batches. State of another number of samples then
-fits no more, which torch reports as wrong sizes. So a trace that fails is repeated with a workload that forgets.
+fits no more, which torch reports as wrong sizes. So a trace that fails is repeated with a workload that begins each
+step without it: such a candidate trains under plans that do not divide a batch.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,68 +17,39 @@ from estimators.model import Layout
 from estimators.trace import Trace
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import trace
+from estimators.traits import Traits
 from workloads.protocol import Workload
-from workloads.refusals import MESSAGE_CHARACTERS, WrongResult, frames_of, raised_in, shortened
-
-log = logging.getLogger("scamp.tracing")
 
 
 def traced(workload: Workload, recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None) -> Trace:
-    """The trace of ``recipe``, which is that of ``workload``.
-
-    Raises ``WrongResult`` if it fails only because the workload keeps tensors from one call of its loss to the next.
-    """
+    """The trace of ``recipe``, which is that of ``workload``."""
     before = dict(vars(workload))
     try:
         return trace(recipe, layout, batch, equal_blocks)
     except Exception as error:
-        kept = [f"self.{name}" for name, value in vars(workload).items() if _is_kept(before.get(name), value)]
-        if not kept or not _succeeds_without_state(workload, before, recipe, layout, batch, equal_blocks):
-            raise
-        raise raised_in(_refusal(" and ".join(kept), error), frames_of(error)) from None
+        names = [name for name, value in vars(workload).items() if _is_kept(before.get(name), value)]
+        vars(workload).clear()
+        vars(workload).update(before)
 
+        def begin_anew(*args: Any) -> Any:
+            for name in names:
+                vars(workload).pop(name, None)
+            vars(workload).update({name: before[name] for name in names if name in before})
+            return recipe.train_step(*args)
 
-def _refusal(kept: str, error: Exception) -> WrongResult:
-    text = shortened(" ".join(str(error).split()), MESSAGE_CHARACTERS)
-    return WrongResult(
-        None,
-        f"the loss keeps {kept} between calls, and its state of another number of samples does not fit: {text}",
-        "keep nothing in the workload, or begin with new state where the number of samples differs: a prediction calls "
-        "the loss with 1, 2, 3 and all samples of a batch",
+        try:
+            anew = trace(replace(recipe, train_step=begin_anew), layout, batch, equal_blocks) if names else None
+        except Exception:
+            anew = None
+        if anew is None:
+            raise error from None
+    why = (
+        f"the loss keeps {' and '.join(f'self.{name}' for name in names)} between calls, which has the size of its "
+        "samples: give the batch one device, or begin with new state where their number differs"
     )
+    return replace(anew, traits=anew.traits | Traits(couples_samples="" if workload.accepts_parts else why))
 
 
 def _is_kept(before: object, after: object) -> bool:
     """Whether an attribute was given tensors that have sizes; the size of a single number fits everywhere."""
     return after is not before and any(isinstance(leaf, Tensor) and leaf.ndim for leaf in tree_leaves(after))
-
-
-def _succeeds_without_state(
-    workload: Workload,
-    before: Mapping[str, Any],
-    recipe: Recipe,
-    layout: Layout,
-    batch: int,
-    equal_blocks: bool | None,
-) -> bool:
-    """Whether the trace succeeds with a workload that forgets in each step what the step has kept in it."""
-
-    def forgetting(*args: Any) -> Any:
-        kept = dict(vars(workload))
-        try:
-            return recipe.train_step(*args)
-        finally:
-            _restore(workload, kept)
-
-    _restore(workload, before)
-    try:
-        trace(replace(recipe, train_step=forgetting), layout, batch, equal_blocks)
-    except Exception:
-        log.debug("the trace fails without what the workload keeps, too", exc_info=True)
-        return False
-    return True
-
-
-def _restore(workload: Workload, attributes: Mapping[str, Any]) -> None:
-    vars(workload).clear()
-    vars(workload).update(attributes)

@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from inspect import unwrap
 from pathlib import Path
 from types import FunctionType
@@ -24,16 +23,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
-from estimators.model import Plan
+from estimators.model import Layout, Plan
 from estimators.tracing.session.modes import NoInit
 from workloads.datasets import NAMES as SETS
 from workloads.options import NAMES as OPTIONS
-from workloads.protocol import Phase, Workload
+from workloads.protocol import Workload
 from workloads.refusals import (
     MESSAGE_CHARACTERS,
     WorkloadError,
     WrongResult,
-    expect_optimizers,
     missing_counts,
     shortened,
 )
@@ -45,10 +43,9 @@ from workloads.training.metrics import common_names, reportable
 from workloads.training.outline import model_of, outline_of
 from workloads.training.reported import TRAIN_LOSS, expect_own_names, joined
 from workloads.training.step import evaluate, illustrate
-from workloads.training.updates.phases import JointOptimizer, PhasedOptimizer, optimizer_of, phases_of
 from workloads.training.updates.precision import autocast
-from workloads.training.updates.schedules import expect_resumable, schedulers_of
-from workloads.training.updates.update import expect_parameters_of
+from workloads.training.updates.schedules import Schedules, expect_resumable
+from workloads.training.updates.update import make_optimizer, updates_of
 from workloads.unfreezing import reached, texts_in
 
 NUM_SAMPLES = 2
@@ -205,17 +202,17 @@ def _try_methods(workload: Workload) -> tuple[list[str], bool, list[str]]:
             modes.enter_context(NoInit())
         model = model_of(workload)
         workload.blocks(model)
-        phases, optimizers, whole_optimizer = _optimizers(workload, model)
-        rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
-        workload.on_step(0, _STEPS, whole_optimizer)
-        sets_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers] != rates
-        untrained = _untrained(model, optimizers)
+        optimizer = _optimizer(workload, model)
+        phases, rates = updates_of(model).phases, _rates(optimizer)
+        workload.on_step(0, _STEPS, optimizer)
+        sets_rates = _rates(optimizer) != rates
+        untrained = _untrained(model, optimizer)
         model.train()
         for loss in [phase.loss for phase in phases] or [workload.loss]:
             with autocast(workload, model):
                 loss(model, batch)
-        for optimizer in optimizers:
-            _expect_schedulers(workload, optimizer, sets_rates)
+        for schedules in updates_of(model).schedules:
+            _expect_schedulers(workload, schedules, sets_rates)
         sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)
         if is_small:  # it mostly looks at values, and fake tensors have none
             illustrate(workload, model, 0)
@@ -269,42 +266,33 @@ def _try_summary(workload: Workload, collected: Collected) -> list[str] | None:
         return None
 
 
-def _optimizers(workload: Workload, model: nn.Module) -> tuple[Sequence[Phase], list[Optimizer], Optimizer]:
-    """The phases of a step, if there are any, their optimizers or the only one, and all optimizers as one.
-
-    Raises ``WorkloadError`` for wrong phases.
-    """
-    workload.trial = replace(workload.trial, steps=_STEPS)
+def _optimizer(workload: Workload, model: nn.Module) -> Optimizer:
+    """The optimizer of a training. Raises ``WorkloadError`` for wrong phases, optimizers and schedulers."""
     try:
-        phases = phases_of(workload)
-        if not phases:
-            optimizers = expect_optimizers(workload.optimizer(model), workload.optimizer)
-        else:
-            optimizers = [optimizer_of(phase, model) for phase in phases]
-        for optimizer in optimizers:
-            expect_parameters_of(model, optimizer)
-        if phases:
-            return phases, optimizers, PhasedOptimizer(phases, optimizers, model)
-        return (), optimizers, JointOptimizer(optimizers) if len(optimizers) > 1 else optimizers[0]
+        return make_optimizer(workload, model, Layout(), None, _STEPS)
     except WrongResult as error:
         raise WorkloadError(f"{getattr(error.function, '__name__', 'optimizer')} {error}") from None
 
 
-def _untrained(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
-    """The names of parameters that require gradients and that no optimizer has."""
-    ids = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+def _rates(optimizer: Optimizer) -> list[Any]:
+    return [group["lr"] for group in optimizer.param_groups]
+
+
+def _untrained(model: nn.Module, optimizer: Optimizer) -> list[str]:
+    """The names of parameters that require gradients and that the optimizer does not have."""
+    ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     return [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in ids]
 
 
-def _expect_schedulers(workload: Workload, optimizer: Optimizer, sets_rates: bool) -> None:
+def _expect_schedulers(workload: Workload, schedules: Schedules, sets_rates: bool) -> None:
     """Raise ``WorkloadError`` for schedulers that cannot resume, or that ``on_step`` overrides if it ``sets_rates``.
 
     No host and no data mend these.
     """
+    if sets_rates and schedules.schedulers:
+        raise WorkloadError("on_step sets the learning rate, and scheduler returns a scheduler of it: keep one")
     try:
-        if sets_rates and schedulers_of(workload, optimizer, _STEPS):
-            raise WorkloadError("on_step sets the learning rate, and scheduler returns a scheduler of it: keep one")
-        expect_resumable(workload, optimizer, _STEPS)
+        expect_resumable(workload, schedules.optimizer, _STEPS)
     except WrongResult as error:
         raise WorkloadError(f"scheduler {error}") from None
 

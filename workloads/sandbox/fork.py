@@ -26,6 +26,7 @@ from typing import IO, Any
 import torch
 
 from estimators.model import Layout
+from estimators.traits import Traits
 from workloads.refusals import Stopped, deepest_lines
 from workloads.sandbox.answers import MEMORY_BYTES, answer, error_answer
 from workloads.sandbox.libraries import imported_since
@@ -99,7 +100,7 @@ def _refusal(request: Mapping[str, Any], layout: Layout) -> str:
     answered = answer({**request, "ask": "trace", "layout": asdict(Layout())})
     if "error" in answered:
         return f"studies refuse this candidate:\n{answered['error']}" if answered["kind"] == "workload" else ""
-    if layout.divides_batch and (why := answered["indivisible"]):
+    if why := Traits(**answered["traits"]).refusal(layout):
         return f"studies refuse this plan: {why}"
     if layout == Layout():
         return ""

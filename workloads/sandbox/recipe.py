@@ -17,19 +17,18 @@ from estimators.tracing.session.recipe import Evaluate, Recipe
 from workloads.datasets import SetName
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part
-from workloads.parallel.constraints import adasum_alone
+from workloads.parallel.constraints import with_reduction
 from workloads.parallel.divisions import divisions_of
 from workloads.parallel.exchanging.tables import tables_of
 from workloads.parallel.forward_state.state import forward_state
 from workloads.parallel.tp_plan.notation import described
+from workloads.parallel.traits import traits_of
 from workloads.protocol import Batch, Split, Workload, defines
 from workloads.refusals import expect_counts, expect_no_scaler, is_of_plan
 from workloads.sandbox.drawn_samples import largest_first
 from workloads.training.data.batch_transform import step_batch, traced_batch, varies
-from workloads.training.data.outputs import has_summary
 from workloads.training.outline import model_of
 from workloads.training.step import evaluate, illustrate, train_step
-from workloads.training.updates.phases import phases_of
 from workloads.training.updates.precision import mixed_precision_of, options_of
 from workloads.training.updates.update import kept_of, make_optimizer, updates_of
 from workloads.unfreezing import unfreezes
@@ -64,11 +63,11 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         divisions=lambda model, blocks: _divisions_of(workload, model, blocks),
         rank_part=rank_part,
         kept_of=kept_of,
-        has_phases=bool(phases_of(workload)),
         is_uneven=lambda: largest() is not None or varies(workload),
         sent_bytes=precision.sent_bytes if precision is not None else (4, 4),
         on_cuda=on_cuda,
         num_copied=lambda model: forward_state(model).num_copied,
+        traits=traits_of,
     )
 
 
@@ -110,17 +109,8 @@ def _batches(workload: Workload, split: SetName, largest: Callable[[], Tensor | 
 
 
 def _divisions_of(workload: Workload, model: nn.Module, blocks: Sequence[nn.Module]) -> Divisions:
-    """How the model can be divided; not by space if metrics of the whole set need whole samples.
-
-    A model that is called to illustrate what it has learned is whole, and so are its samples.
-    """
     divisions = divisions_of(model, blocks, step_batch(workload, torch.arange(1)))
-    options = options_of(workload)
-    if options.reduce == "adasum":
-        divisions = replace(divisions, constraints=adasum_alone(divisions.constraints, options.adasum_replicas))
-    if defines(workload, "illustrate"):
-        divisions = replace(divisions, most_slabs=1, most_stages=1)
-    return replace(divisions, most_slabs=1) if has_summary(workload) else divisions
+    return replace(divisions, constraints=with_reduction(divisions.constraints, options_of(workload)))
 
 
 def _most_parts(block: nn.Module) -> int:

@@ -9,7 +9,6 @@ the inputs of these operations, and the means of losses and metrics over slabs.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from workloads.parallel.exchanging.attention import intercept_attention
 from workloads.parallel.spatial import EXCHANGING, is_global_pool, slab
 from workloads.protocol import Batch, Context, Loss, Spatial, Workload
-from workloads.refusals import WorkloadError, in_enough_digits
+from workloads.refusals import in_enough_digits
 from workloads.sandbox.small_model import are_close, small_model
 from workloads.seeds import seed_everything
 from workloads.training.data.batch_transform import step_batch
@@ -30,28 +29,16 @@ from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.step import layers_of_training
 from workloads.training.updates.phases import phases_of
 
-log = logging.getLogger("scamp.tracing")
-
 NUM_SAMPLES = 2
 MOST_PRODUCTS = 5e10
 """Parameters × positions; of longer sequences only the beginning is run."""
 
 
-def expect_equal_slabs(workload: Workload, count: int) -> None:
-    """Raise ``WorkloadError`` if ``count`` slabs of a sample together give another loss or metric than the whole.
+def difference_of_slabs(workload: Workload, count: int) -> str:
+    """How ``count`` slabs of a sample together give another loss or metric than the whole; empty if they do not.
 
-    Nothing is raised where this cannot be found out: for a very large model, and for one that cannot be run alone.
+    It is empty for a very large model, too. Raises any error of a model that cannot be run alone.
     """
-    try:
-        difference = _difference(workload, count)
-    except Exception:  # what goes wrong on slabs of the right shape is found by the trace, which explains it
-        log.debug("whether slabs of a sample give the loss of the whole cannot be found out", exc_info=True)
-        return
-    if difference:
-        raise WorkloadError(difference)
-
-
-def _difference(workload: Workload, count: int) -> str:
     model = small_model(workload)
     spatial = getattr(model, "spatial", None)
     if model is None or not isinstance(spatial, Spatial):

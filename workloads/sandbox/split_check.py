@@ -9,7 +9,6 @@ each part goes on with.
 from __future__ import annotations
 
 import copy
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,13 +20,10 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from workloads.protocol import Split, Workload
-from workloads.refusals import WorkloadError
 from workloads.sandbox.small_model import are_close, small_model
 from workloads.seeds import seed_everything
 from workloads.training.data.batch_transform import step_batch
 from workloads.training.updates.phases import phases_of
-
-log = logging.getLogger("scamp.tracing")
 
 NUM_SAMPLES = 2
 MOST_PRODUCTS = 2e10
@@ -36,21 +32,11 @@ MOST_PRODUCTS = 2e10
 _Call = tuple[str, int]  # name of a layer, and how many of its calls in the block came before
 
 
-def expect_equal_parts(workload: Workload, count: int) -> None:
-    """Raise ``WorkloadError`` if ``count`` parts of a block's layers together compute something else than the whole.
+def difference_of_parts(workload: Workload, count: int) -> str:
+    """How ``count`` parts of a block's layers together compute something else than the whole; empty if they do not.
 
-    Nothing is raised where this cannot be found out: for a very large model, and for one that cannot be run alone.
+    It is empty for a very large model, too. Raises any error of a model that cannot be run alone.
     """
-    try:
-        difference = _difference(workload, count)
-    except Exception:  # parts that do not fit are found by the trace, which explains it
-        log.debug("whether parts of a block compute what the whole does cannot be found out", exc_info=True)
-        return
-    if difference:
-        raise WorkloadError(difference)
-
-
-def _difference(workload: Workload, count: int) -> str:
     model = small_model(workload)
     if model is None:
         return ""

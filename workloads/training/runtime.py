@@ -39,7 +39,6 @@ from workloads.training.checkpoints.name import Donor, trial_folder
 from workloads.training.data.data_checks import expect_data, expect_order
 from workloads.training.data.feed import Feed, feeding
 from workloads.training.data.order import SampleOrder
-from workloads.training.data.outputs import expect_summary
 from workloads.training.gang import process_group
 from workloads.training.memory import budget
 from workloads.training.updates.update import expect_reduction, make_optimizer, scaled_from, updates_of
@@ -75,7 +74,6 @@ def train(
         workload.trial = TrialContext(job.study_id, job.number, job.attempt, rank, world_size, folder)
         expect_data(workload)
         expect_order(workload, job.plan.batch)
-        expect_summary(workload, job.plan)
         expect_reduction(workload, job.plan.layout)
         base_batch = scaled_from(workload)  # None: every step counts as one
         job = job.in_optimizer_steps(SampleOrder(workload, job.seed).epoch_length, base_batch or job.plan.batch)

@@ -21,7 +21,7 @@ from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.exchanging.replicas import begin_last_pass, end_passes
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Chain, Outputs, Workload, defines
-from workloads.refusals import WorkloadError, WrongResult, of_closure, of_gradient_in_evaluation
+from workloads.refusals import WrongResult, of_closure, of_gradient_in_evaluation
 from workloads.seeds import seed_everything
 from workloads.training.losses import StepLosses
 from workloads.training.metrics import Sums, split_evaluation
@@ -132,20 +132,13 @@ def evaluate(
 def illustrate(workload: Workload, model: nn.Module, step: int, seed: int = 0) -> None:
     """Let the workload show what its model has learned after ``step`` steps, if it wants to.
 
-    All ranks call it, and draw the same random numbers. The model is the same afterwards. Raises ``WorkloadError``
-    where ranks have parts of samples or of the model, which cannot be called.
+    All ranks call it, and draw the same random numbers. The model is the same afterwards.
     """
     if not defines(workload, "illustrate"):
         return
-    state = forward_state(model)
-    if state.layout.pp > 1 or state.layout.spatial > 1:
-        raise WorkloadError(
-            "illustrate calls the whole model with whole samples, but under this plan each rank has only a part: use "
-            "plans with pp=1 and spatial=1"
-        )
     seed_everything((seed, -2), workload)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    with _evaluating(model), state.unchanged(None), autocast(workload, model), device:
+    with _evaluating(model), forward_state(model).unchanged(None), autocast(workload, model), device:
         workload.illustrate(model, step)
     finish(model)
 

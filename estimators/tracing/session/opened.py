@@ -26,6 +26,7 @@ from estimators.tracing.session.outlines import outlines_of, shape_of
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.session.watched_optimizer import held_by
 from estimators.tracing.stand_ins import stand_ins
+from estimators.traits import Traits
 
 UNEVEN = 2**16
 """The draw in which a model always makes the same choices."""
@@ -92,10 +93,15 @@ class OpenedModel:
         self._modes.close()
 
     @property
+    def traits(self) -> Traits:
+        """Traits of the code that have been noted so far."""
+        return self._recipe.traits(self._model)
+
+    @property
     def can_be_shortened(self) -> bool:
         """Whether there are more blocks than must be traced, all equal and one after another."""
         return (
-            not self._recipe.has_phases
+            not self.traits.has_phases
             and self.num_blocks > TRACED_BLOCKS
             and self.has_equal_blocks
             and container_of(self._model, self._blocks) is not None

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from estimators.model import INDIVISIBLE, Divisions, Layout
 from estimators.tracing.recorder import Batch
+from estimators.traits import NO_TRAITS, Traits
 
 Evaluate = Callable[[nn.Module, Iterable[Batch], int], Callable[[], object]]
 
@@ -57,10 +58,9 @@ class Recipe:
     num_copied: Callable[[nn.Module], int] = lambda model: 0
     """Returns how many tensors a step copies because forward passes change them. A pass that finds another number takes
     other memory than those after it."""
-    has_phases: bool = False
-    """Whether a step takes its micro-batches several times, with an update after each. Only the last update is that of
-    the optimizer."""
     is_uneven: Callable[[], bool] = lambda: False
     """Returns whether the samples differ in size, so that most steps need less memory than the traced one."""
+    traits: Callable[[nn.Module], Traits] = lambda model: NO_TRAITS
+    """Returns the traits of the code that have been noted so far, while the model was made and trained."""
     sent_bytes: tuple[int, int] = (4, 4)
     """Bytes of a number in a parameter that FSDP gathers, and in a gradient that it adds up."""

@@ -149,6 +149,7 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
         yield "        at least one sample for each stage"
     if comparison.best_pipeline is not None:
         yield "PP      gradients of inputs and of weights are assumed to take the same time"
+    yield from comparison.estimate.profile.traits.words
     if comparison.estimate.refused:
         yield f"no FSDP plans: {comparison.estimate.refused}"
     if not comparison.options:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from estimators.learning import Ending, evaluation_need
+from estimators.learning import Ending, PastAttempt, evaluation_need
+from estimators.traits import Traits
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
 from scamp_service.control.decide.finish import RETURN_WORDS
 from scamp_service.control.decide.place import missing_devices
@@ -134,5 +135,11 @@ def demand_of(s: Snapshot, learned: Corrections, trial: Trial) -> Demand:
         trace_seconds=study.budget.trace_seconds,
         evaluation=evaluation_need([*past, *failures]),
         plan=study.plan,
-        undivided=next((run.why for run in past if run.ending is Ending.DEPENDS_ON_DIVISION), ""),
+        traits=_shown_by(past),
     )
+
+
+def _shown_by(past: Sequence[PastAttempt]) -> Traits:
+    """Traits of code that attempts of a family have shown; the check of its division looks at losses and metrics."""
+    why = next((run.why for run in past if run.ending is Ending.DEPENDS_ON_DIVISION), "")
+    return Traits(couples_samples=why, evaluates_whole=why)

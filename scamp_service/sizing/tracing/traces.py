@@ -154,8 +154,8 @@ class Tracer:
         Once the plain layout is traced, traces of other layouts are cheaper.
         """
         plain = self.cached(candidate, Layout())
-        if plain and plain.indivisible and layout.divides_batch:
-            raise TraceFailed(plain.indivisible, infeasible=False)
+        if plain and (why := plain.traits.refusal(layout)):
+            raise TraceFailed(why, infeasible=False)
         equal_blocks = plain.equal_blocks if plain else None
         request = {"params": dict(candidate.params), "layout": asdict(layout), "equal_blocks": equal_blocks}
         answer = self.ask(process, "trace", candidate.workload, candidate.code, request, seconds)

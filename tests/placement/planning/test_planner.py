@@ -20,6 +20,7 @@ from estimators.model import INDIVISIBLE, MIB, Divisions, Layout, PeakCurve, Pla
 from estimators.peaks.envelope import Envelope, Line, PeakTable
 from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
+from estimators.traits import NO_TRAITS, Traits
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.option import Evidence, NoPlan, Option
@@ -75,8 +76,7 @@ class Model:
     sample: float
     divisions: Divisions = INDIVISIBLE
     refused: Mapping[Layout, str] = field(default_factory=dict)
-    indivisible: str = ""
-    evaluates_whole: bool = False
+    traits: Traits = NO_TRAITS
     traced: list[Layout] = field(default_factory=list)
     slow_downs: Mapping[str, SlowDown] = field(default_factory=dict)
     evaluated: float = 0.0  # MiB of activations of a sample that is evaluated; 0: nothing is known of evaluations
@@ -94,8 +94,7 @@ class Model:
 
     @property
     def profile(self) -> ModelProfile:
-        known = profile(self.state, self.sample, self.divisions)
-        return replace(known, indivisible=self.indivisible, evaluates_whole=self.evaluates_whole)
+        return replace(profile(self.state, self.sample, self.divisions), traits=self.traits)
 
     def choose(
         self,
@@ -300,12 +299,12 @@ def test_a_layout_that_is_left_out_is_never_asked_for_and_the_answer_names_it() 
     assert passed_over.evidence is Evidence.UNITS and passed_over.plan.values == best.plan.values
 
 
-WHOLE = "it compares samples"
+WHOLE = Traits(couples_samples="it compares samples")
 
 
 def test_a_batch_that_cannot_be_divided_gets_one_rank_and_one_micro_batch() -> None:
-    assert Model(state=30, sample=1, indivisible=WHOLE).chosen(batch=32).plan == Plan(32)
-    recomputing = Model(state=30, sample=4, indivisible=WHOLE)
+    assert Model(state=30, sample=1, traits=WHOLE).chosen(batch=32).plan == Plan(32)
+    recomputing = Model(state=30, sample=4, traits=WHOLE)
     assert recomputing.chosen(batch=32).plan == Plan(32, recompute=True)
     assert not any(layout.divides_batch for layout in recomputing.traced), "nothing is traced that nobody may use"
 
@@ -313,14 +312,14 @@ def test_a_batch_that_cannot_be_divided_gets_one_rank_and_one_micro_batch() -> N
 def test_plans_that_cannot_be_used_are_not_compared() -> None:
     divided = Model(state=30, sample=1).chosen(batch=32)
     assert any(option.plan.layout.divides_batch for option in divided.options), "they would be faster"
-    answer = Model(state=30, sample=1, indivisible=WHOLE, divisions=Divisions(most_parts=4)).chosen(batch=32)
+    answer = Model(state=30, sample=1, traits=WHOLE, divisions=Divisions(most_parts=4)).chosen(batch=32)
     assert {option.plan.tp for option in answer.options} > {1}, "ranks may divide the model"
     assert not any(option.plan.layout.divides_batch for option in answer.options)
 
 
 @pytest.mark.parametrize("devices", [cluster(100), FOUR], ids=["one device", "four devices"])
 def test_a_batch_that_fits_no_device_and_cannot_be_divided_has_no_plan(devices: Cluster) -> None:
-    refusal = Model(state=30, sample=20, indivisible=WHOLE).choose(batch=32, devices=devices)
+    refusal = Model(state=30, sample=20, traits=WHOLE).choose(batch=32, devices=devices)
     assert isinstance(refusal, NoPlan)
     assert "micro-batch 32, recompute), 116 more than the 100 offered" in refusal.reason
     assert refusal.reason.endswith("; no division of the batch: it compares samples")
@@ -458,10 +457,11 @@ def test_a_heavy_evaluation_gets_a_micro_batch_of_its_own_and_leaves_that_of_tra
 
 
 def test_an_evaluation_that_may_not_be_divided_gets_the_memory_for_all_its_samples() -> None:
-    undivided = Model(30, 1, evaluated=1.5, indivisible=WHOLE, evaluates_whole=True).chosen(32)
+    traits = WHOLE | Traits(evaluates_whole=WHOLE.couples_samples)
+    undivided = Model(30, 1, evaluated=1.5, traits=traits).chosen(32)
     assert undivided.plan == Plan(32)
     assert undivided.prediction.reserved_mib > Model(30, 1).chosen(32).prediction.reserved_mib
-    assert Model(30, 1, evaluated=1.5, indivisible=WHOLE).chosen(32).plan == Plan(32, evaluation_batch=28)
+    assert Model(30, 1, evaluated=1.5, traits=WHOLE).chosen(32).plan == Plan(32, evaluation_batch=28)
 
 
 def test_memory_is_reserved_for_evaluating_one_sample_and_the_reason_says_what_for() -> None:
@@ -677,12 +677,12 @@ def test_the_least_that_is_needed_is_that_of_plans_which_the_model_allows() -> N
 
 
 def test_one_cause_of_several_kinds_of_plans_is_told_once() -> None:
-    assert causes(profile(1)) == ""
+    assert causes(profile(1), [Layout(tp=2)]) == ""
     kinds = {Layout(dp_shard=2): SHARED, Layout(dp_shard=4, recompute=True): "in other words", Layout(tp=2): SHARED}
-    assert causes(profile(1).without({**kinds, Layout(zero1=True, dp_replicate=2): "sparse"})) == (
+    assert causes(profile(1).without({**kinds, Layout(zero1=True, dp_replicate=2): "sparse"}), []) == (
         "; no FSDP, tensor parallelism: ValueError: a parameter is shared with another FSDP group; no ZeRO-1: sparse"
     )
-    assert len(causes(profile(1).without({Layout(tp=2): "x" * 999}))) < 250
+    assert len(causes(profile(1).without({Layout(tp=2): "x" * 999}), [])) < 250
 
 
 def test_a_listed_way_that_fits_by_its_trace_is_a_plan_whatever_its_units_say() -> None:

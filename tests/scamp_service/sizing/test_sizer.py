@@ -17,6 +17,7 @@ import pytest
 from estimators.devices.assumed import ASSUMED_CPU
 from estimators.learning import Ending, Learned, PastAttempt
 from estimators.model import Candidate, Layout
+from estimators.traits import Traits
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
@@ -79,7 +80,7 @@ def test_a_candidate_too_large_for_a_device_is_divided_with_the_same_batch(sizin
 def test_no_plan_divides_the_batch_of_a_family_whose_curve_depends_on_it(sizing: Sizing) -> None:
     small, large = {"depth": 4, "width": 64, "batch": 64}, {"depth": 1, "width": 768, "heads": 8, "batch": 32}
     words = "the gradient of head.weight changes by 9 %"
-    sized, other = (sizing.size(params, undivided=words) for params in (small, large))
+    sized, other = (sizing.size(params, traits=Traits(couples_samples=words)) for params in (small, large))
     assert isinstance(sized, Sized) and not sized.plan.layout.divides_batch
     assert isinstance(other, Unsized) or not other.plan.layout.divides_batch
     assert isinstance(other, Sized) or (other.infeasible and words in other.reason)

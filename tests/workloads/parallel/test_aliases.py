@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from workloads.parallel.aliases import expect_own_tensors, parameter_attributes, set_parameter_attributes
-from workloads.refusals import WorkloadError
+from workloads.parallel.aliases import parameter_attributes, set_parameter_attributes, why_one_rank
 
 
 def pair() -> Any:
@@ -77,8 +76,7 @@ def test_what_ranks_cannot_keep_in_step_is_refused_with_its_name(
 ) -> None:
     with torch.device(device):
         model = build()
-    with pytest.raises(WorkloadError, match=message):
-        expect_own_tensors(model)
+    assert why_one_rank(model).startswith(message)
 
 
 def tied() -> nn.Module:
@@ -101,7 +99,7 @@ def registered_layers_in_a_list() -> nn.Module:
 
 @pytest.mark.parametrize("build", [pair, tied, views_side_by_side, registered_layers_in_a_list, lambda: nn.LSTM(2, 3)])
 def test_other_models_pass(build: Callable[[], nn.Module]) -> None:
-    expect_own_tensors(build())
+    assert why_one_rank(build()) == ""
 
 
 def test_attributes_of_parameters_survive_new_parameters() -> None:
@@ -118,5 +116,4 @@ def test_attributes_of_parameters_survive_new_parameters() -> None:
 def test_hooks_on_parameters_are_refused(register: str) -> None:
     model = pair()
     getattr(model[1].weight, register)(lambda gradient: None)
-    with pytest.raises(WorkloadError, match=r"1\.weight has a hook"):
-        expect_own_tensors(model)
+    assert why_one_rank(model).startswith("1.weight has a hook")

@@ -82,6 +82,9 @@ def test_fsdp_gathers_bf16_and_adds_up_gradients_as_the_user_says() -> None:
 def test_complex_parameters_keep_their_imaginary_parts() -> None:
     model = nn.Module()
     model.turn = nn.Parameter(torch.ones(2, dtype=torch.complex64))
-    layout, words = Layout(dp_shard=2), "FSDP casts parameters to real numbers, and Module has complex ones"
+    layout, words = (
+        Layout(dp_shard=2),
+        "bf16-params casts turn, a parameter of complex numbers, whose imaginary parts FSDP would",
+    )
     with fake_mesh(layout) as mesh, pytest.raises(WorkloadError, match=words):
         apply_plan(model, [], layout, mesh, MixedPrecision(BF16))

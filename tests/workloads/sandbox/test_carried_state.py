@@ -1,8 +1,7 @@
-"""A trace that fails because of state from a call with another number of samples says so."""
+"""State of a call with another number of samples fails no trace; its candidate trains where a batch is not divided."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from estimators.model import Layout
+from estimators.traits import NO_TRAITS
 from workloads.protocol import Workload
-from workloads.refusals import WrongResult, explain
 from workloads.sandbox.carried_state import traced
 from workloads.sandbox.recipe import recipe_of
 
@@ -57,17 +56,17 @@ def of(workload: Workload) -> Any:
     return traced(workload, recipe_of(workload), Layout(), 8, None)
 
 
-def test_state_of_another_number_of_samples_is_named_with_the_users_line() -> None:
-    with pytest.raises(WrongResult) as caught:
-        of(Carrying({}))
-    line, problem, advice = explain(caught.value, Path(__file__).parent).splitlines()
-    assert "output, state = model(batch, self.state)" in line
-    assert problem.startswith("the loss keeps self.state between calls") and "hidden" in problem
-    assert "where the number of samples differs" in advice
+def test_state_of_another_number_of_samples_allows_plans_that_do_not_divide_a_batch() -> None:
+    carrying = of(Carrying({}))
+    assert carrying.traits.couples_samples.startswith("the loss keeps self.state between calls")
+    assert carrying.curve == of(Guarded({})).curve
+    accepting = Carrying({})
+    accepting.accepts_parts = True
+    assert of(accepting).traits == NO_TRAITS
 
 
 def test_state_that_begins_anew_is_traced() -> None:
-    assert of(Guarded({})).batch == 8
+    assert of(Guarded({})).traits == NO_TRAITS
 
 
 def test_an_error_that_state_does_not_cause_stays_as_it_is() -> None:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workloads.protocol import Split, Workload
-from workloads.refusals import WorkloadError
-from workloads.sandbox.split_check import expect_equal_parts
+from workloads.sandbox.split_check import difference_of_parts
 
 WIDTH, HEADS = 8, 4
 
@@ -60,15 +59,15 @@ class Points(Workload):
 
 def test_layers_that_ranks_can_divide_are_accepted() -> None:
     for count in (2, HEADS):
-        expect_equal_parts(Points({"kind": "right"}), count)
+        assert difference_of_parts(Points({"kind": "right"}), count) == ""
 
 
 def test_a_whole_parameter_between_columns_and_rows_is_refused_because_nobody_adds_up_its_gradients() -> None:
-    with pytest.raises(WorkloadError, match="scale is whole on every rank, but works on divided features"):
-        expect_equal_parts(Points({"kind": "scale of each head"}), 2)
+    words = "scale is whole on every rank, but works on divided features"
+    assert words in difference_of_parts(Points({"kind": "scale of each head"}), 2)
 
 
 @pytest.mark.parametrize("kind", ["q, k and v one after another", "norm of a part"])
 def test_a_split_whose_parts_compute_something_else_is_refused_with_the_layer(kind: str) -> None:
-    with pytest.raises(WorkloadError, match="2 parts together give another output of out than the whole"):
-        expect_equal_parts(Points({"kind": kind}), 2)
+    words = "2 parts together give another output of out than the whole"
+    assert words in difference_of_parts(Points({"kind": kind}), 2)

@@ -19,9 +19,9 @@ from tests.workloads.training.test_runtime import assert_same
 from workloads.function import FunctionWorkload
 from workloads.parallel.forward_state.state import attach_state
 from workloads.protocol import Workload
-from workloads.refusals import WorkloadError, WrongResult, explain
+from workloads.refusals import WrongResult, explain
 from workloads.sandbox.recipe import recipe_of
-from workloads.training.step import evaluate, illustrate, train_step
+from workloads.training.step import evaluate, train_step
 
 SHOWN = """
 import json
@@ -169,14 +169,6 @@ def test_an_optimizer_that_needs_a_closure_after_all_gets_the_words_of_one_that_
         assert explain(raised.value, Path(__file__).parent, in_training=True).startswith("test_step.py, line ")
     with pytest.raises(KeyError):
         step(Broken)
-
-
-def test_a_model_in_parts_cannot_be_shown() -> None:
-    workload = Wide({})
-    model = workload.build_model()
-    attach_state(model, Layout(spatial=2), None)
-    with pytest.raises(WorkloadError, match="illustrate calls the whole model with whole samples"):
-        illustrate(workload, model, 1)
 
 
 @pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "soft_margin_loss", "huber_loss"])

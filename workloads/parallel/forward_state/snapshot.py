@@ -13,7 +13,9 @@ from torch.distributed.tensor import DTensor
 
 NAME = "_scamp_forward_state"
 """The attribute of a model that holds its forward state."""
-OWN = frozenset(nn.Module().__dict__) | {NAME, "forward"}
+TRAITS = "_scamp_traits"
+"""The attribute of a model that holds the traits of its code."""
+OWN = frozenset(nn.Module().__dict__) | {NAME, TRAITS, "forward"}
 """Attributes of every module that are not state of the model."""
 
 Place = tuple[nn.Module, str]

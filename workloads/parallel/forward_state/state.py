@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -43,7 +43,8 @@ from workloads.parallel.forward_state.snapshot import (
     may_be_state,
     tensor_at,
 )
-from workloads.parallel.forward_state.watch import TWICE, Watch, WatchCalls, is_freed
+from workloads.parallel.forward_state.watch import TWICE, Watch, WatchCalls
+from workloads.parallel.traits import note
 from workloads.refusals import WITHOUT_FSDP, WorkloadError
 
 _STATISTICS = ("running_mean", "running_var")
@@ -121,7 +122,7 @@ class ForwardState:
                     yield
                 before.add(watch.changed)
                 self.is_known = True
-                self._learn(watch, before, is_divided=num > 1 or _is_divided(self.layout))
+                self._learn(watch, before, replace(self.layout, accumulate=self.layout.accumulate or num > 1))
         except BaseException:
             self._forget_step()
             raise
@@ -131,10 +132,7 @@ class ForwardState:
                 self._sums[place] = self._sums[place] + value if place in self._sums else value.clone()
 
     def as_micro_batch(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """``forward`` of a stage of a pipeline, each of whose calls in training is the pass of one micro-batch.
-
-        Raises ``WorkloadError`` for a model that changes state where a rank has several stages.
-        """
+        """``forward`` of a stage of a pipeline, each of whose calls in training is the pass of one micro-batch."""
         watched: set[int] = set()
 
         def call(*inputs: Any) -> Any:
@@ -145,14 +143,7 @@ class ForwardState:
             self.is_known &= stage in watched  # the first pass of each stage is watched
             watched.add(stage)
             with self.micro_batch(inputs, self.layout.num_micro_batches):
-                result = forward(*inputs)
-            if len(self.layout.stages) > 1 and (self.changed or self.statistics or self.attributes):
-                changed = next(iter((*self.changed, *self.statistics, *self.attributes)))
-                raise WorkloadError(
-                    f"the forward pass changes {self._name(changed)}, and several stages take turns on a rank: "
-                    "use the schedule 1f1b or gpipe"
-                )
-            return result
+                return forward(*inputs)
 
         return call
 
@@ -205,39 +196,34 @@ class ForwardState:
         with Watch(module, batch, keeps=keeps, frees=bool(self.layout.fsdp_mesh)) as watch, WatchCalls(watch) as calls:
             # Hooks run in a backward pass, where torch calls no function mode.
             with mock.patch.object(torch.autograd, "grad", partial(calls.see, torch.autograd.grad)):
-                try:
-                    yield watch
-                except (RuntimeError, WorkloadError) as error:
-                    if watch.keeps_graph and is_freed(error):
-                        raise WorkloadError(TWICE) from error
-                    raise
+                yield watch
         for place in watch.changed:
             self.num_copied += keeps and place not in self.changed
             self.changed[place] = None
 
-    def _learn(self, watch: Watch, before: ModuleSnapshot, *, is_divided: bool) -> None:
+    def _learn(self, watch: Watch, before: ModuleSnapshot, layout: Layout) -> None:
         if watch.whole_parameters and self.layout.fsdp_mesh:
             raise WorkloadError(
                 f"the forward pass changes the parameter {self._name(next(iter(watch.whole_parameters)))}, and FSDP "
                 f"frees the copy that is changed: change it in on_step, or {WITHOUT_FSDP}"
             )
-        if watch.keeps_graph and self.layout.fsdp_mesh:
-            raise WorkloadError(TWICE)
         replaced = [place for place in before.replaced() if watch.is_of_batch(tensor_at(place))]
         of_samples = dict.fromkeys((*watch.of_batch, *replaced))
         other = next((place for place in of_samples if not _is_statistic(place)), None)
-        if is_divided and other is not None:
-            raise WorkloadError(
-                f"the forward pass changes {self._name(other)} by the samples that it gets, so it would depend on how "
-                "ranks and micro-batches divide a batch: use plans of one rank and one micro-batch, or change it in "
-                "on_step"
-            )
         self.attributes = {
             (module, name): None
             for module, name in before.changed_attributes()
             if not (isinstance(value := module.__dict__[name], Tensor) and watch.is_of_batch(value))
         }
         self.statistics = {place: None for place in of_samples if has_fractions(tensor_at(place))}
+        changed = next(iter((*self.changed, *self.statistics, *self.attributes)), None)
+        note(
+            self.model,
+            layout,
+            repeats_backward=TWICE if watch.keeps_graph else "",
+            keeps_samples=f"the forward pass changes {self._name(other)} by the samples that it gets" if other else "",
+            changes_state=f"the forward pass changes {self._name(changed)}" if changed else "",
+        )
 
     def _forget_step(self) -> None:
         self._begin, self._num_passes, self._sums = None, 0, {}
@@ -263,10 +249,6 @@ def _results_in(model: nn.Module) -> dict[int, weakref.ref[Tensor]]:
 
 def _is_statistic(place: Place) -> bool:
     return isinstance(place[0], nn.modules.batchnorm._NormBase) or place[1] in _STATISTICS
-
-
-def _is_divided(layout: Layout) -> bool:
-    return layout.spatial > 1 or any(getattr(layout, axis) > 1 for axis in SHARES)
 
 
 def _mean_over_ranks(values: Sequence[Tensor], groups: Sequence[dist.ProcessGroup]) -> list[Tensor]:

@@ -124,10 +124,7 @@ FREED = (
 )
 
 
-TWICE = (
-    "the loss takes gradients of gradients, or goes backward through the same graph again (create_graph or "
-    f"retain_graph), and FSDP frees parameters after the first time: {WITHOUT_FSDP}"
-)
+TWICE = "the loss takes gradients of gradients, or goes backward through a graph again (create_graph or retain_graph)"
 _FREED_IN_TORCH = "out of bounds for storage of size 0"
 
 

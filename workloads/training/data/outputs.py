@@ -18,7 +18,7 @@ from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tr
 
 from estimators.model import Plan
 from workloads.protocol import Outputs, Workload, defines
-from workloads.refusals import WorkloadError, WrongResult, kinds_of
+from workloads.refusals import WrongResult, kinds_of
 from workloads.seeds import kept_generators, seed_host
 from workloads.training.memory.process_memory import host_copy
 from workloads.training.reported import Unreportable, joined, plain_metrics
@@ -31,15 +31,6 @@ METHODS = ("metrics", "summarize")
 def has_summary(workload: Workload) -> bool:
     """Whether the workload has metrics of the whole held-out set."""
     return any(defines(workload, name) for name in METHODS)
-
-
-def expect_summary(workload: Workload, plan: Plan) -> None:
-    """Raise ``WorkloadError`` if ranks have only a part of each sample's outputs under ``plan``."""
-    if has_summary(workload) and plan.spatial > 1:
-        raise WorkloadError(
-            "metrics of the whole set need whole samples, of which ranks that divide space have slabs: use plans with "
-            "spatial=1, or return one value for each sample from evaluate"
-        )
 
 
 class Collected:

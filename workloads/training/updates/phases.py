@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from estimators.model import Layout
 from workloads.protocol import Phase, Workload
-from workloads.refusals import WorkloadError, WrongResult, expect_optimizer, kinds_of
+from workloads.refusals import WrongResult, expect_optimizer, kinds_of
 from workloads.training.reported import TRAIN_LOSS
 
 
@@ -46,20 +45,6 @@ def phases_of(workload: Workload) -> Sequence[Phase]:
             workload.phases, f"names a phase 'train', whose loss would be called {TRAIN_LOSS}", "give it another name"
         )
     return phases
-
-
-def expect_plan_for_phases(layout: Layout) -> None:
-    """Raise ``WorkloadError`` for plans under which a workload cannot train in phases."""
-    if layout.pp > 1:
-        raise WorkloadError(
-            "the workload trains in phases, and a pipeline runs one loss through its stages: use plans with pp=1"
-        )
-    if layout.zero1:
-        raise WorkloadError(
-            "the workload trains in phases, and ZeRO-1 divides the states of one optimizer: use plans with zero1=False"
-        )
-    if layout.adasum:
-        raise WorkloadError("the workload trains in phases, and Adasum combines one update a step: use reduce: mean")
 
 
 def optimizer_of(phase: Phase, model: nn.Module) -> Optimizer:

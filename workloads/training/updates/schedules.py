@@ -76,7 +76,7 @@ class Schedules:
 
     def __init__(self, workload: Workload, optimizer: Optimizer, steps: int) -> None:
         """``optimizer`` is the workload's own, before it is spread over ranks."""
-        self._workload, self._optimizer = workload, optimizer
+        self._workload, self.optimizer = workload, optimizer
         self._num_groups = len(optimizer.param_groups)
         self.schedulers = schedulers_of(workload, optimizer, steps)
         self._pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -103,12 +103,12 @@ class Schedules:
         if not self.schedulers:
             yield
             return
-        groups = self._optimizer.param_groups
-        self._optimizer.param_groups = groups[: self._num_groups]
+        groups = self.optimizer.param_groups
+        self.optimizer.param_groups = groups[: self._num_groups]
         try:
             yield
         finally:
-            self._optimizer.param_groups = groups
+            self.optimizer.param_groups = groups
             for group, source in self._pairs:
                 group.update(_options(source))
 

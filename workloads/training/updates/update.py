@@ -19,14 +19,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.optim import Optimizer
+from torch.optim import Adafactor, Optimizer, Rprop
 
 from estimators.axes import SHARES
+from estimators.constraints import UNCONSTRAINED
 from estimators.model import Layout
 from workloads.options import TrainingOptions
 from workloads.parallel.apply import spread_optimizer
-from workloads.protocol import Phase, Workload
+from workloads.parallel.constraints import with_reduction
+from workloads.parallel.traits import note
+from workloads.protocol import Phase, Workload, defines
 from workloads.refusals import WorkloadError, expect_optimizers
+from workloads.training.data.outputs import has_summary
 from workloads.training.updates.adascale import AdaScale
 from workloads.training.updates.averages import Averages
 from workloads.training.updates.loss_scale import LossScale
@@ -35,7 +39,6 @@ from workloads.training.updates.phases import (
     JointOptimizer,
     PhasedOptimizer,
     expect_own_parameters,
-    expect_plan_for_phases,
     optimizer_of,
     phases_of,
 )
@@ -192,18 +195,25 @@ def make_optimizer(
         updates.averages.begin_buffers(model)
 
     def spread(optimizer: Optimizer, turns: int = steps) -> Optimizer:
-        expect_parameters_of(model, optimizer)
+        _expect_parameters_of(model, optimizer)
         _expect_no_sparse_momentum(model, optimizer)
+        note(model, layout, **_traits_of(optimizer))
         schedules = Schedules(workload, optimizer, turns)
         updates.schedules.append(schedules)
         rank_optimizer = spread_optimizer(optimizer, layout, mesh)
         schedules.follow(optimizer, rank_optimizer)
         return rank_optimizer
 
+    note(
+        model,
+        layout,
+        summarizes="metrics of the whole set need whole samples" if has_summary(workload) else "",
+        illustrates="illustrate calls the whole model with whole samples" if defines(workload, "illustrate") else "",
+    )
     updates.phases = phases_of(workload)
     if not updates.phases:
         return _of_one_loss(workload, model, layout, updates, spread)
-    expect_plan_for_phases(layout)
+    note(model, layout, has_phases="the workload trains in phases")
     if updates.ada_scale is not None:
         raise WorkloadError(
             "the workload trains in phases, whose gradients are of several losses, and AdaScale knows one learning "
@@ -228,11 +238,7 @@ def _of_one_loss(
     if not others:
         updates.attach_to(model, first)
         return spread(first)
-    if layout.zero1 or layout.adasum:
-        raise WorkloadError(
-            "the workload has several optimizers, and ZeRO-1 and Adasum divide the updates of one: use plans with "
-            "zero1=False, and reduce: mean"
-        )
+    note(model, layout, has_several_optimizers="the workload has several optimizers")
     optimizers = [first, *others]
     functions = [(f"optimizer {number}", workload.optimizer) for number in range(1, len(optimizers) + 1)]
     expect_own_parameters(functions, optimizers, model)
@@ -241,7 +247,17 @@ def _of_one_loss(
     return joint
 
 
-def expect_parameters_of(model: nn.Module, optimizer: Optimizer) -> None:
+def _traits_of(optimizer: Optimizer) -> dict[str, str]:
+    """Why ranks with a part of the parameters, or of each, cannot update them."""
+    kind, why = type(optimizer).__name__, dict[str, str]()
+    if not f"{type(optimizer).__module__}.".startswith("torch.optim."):  # torch.optim itself or a module of it
+        why["has_own_optimizer"] = f"{kind}, which is none of torch's optimizers, may need all parameters for an update"
+    if isinstance(optimizer, Adafactor | Rprop):  # norms or masks of whole parameters, which DTensor cannot change
+        why["updates_whole_parameters"] = f"torch's {kind} updates whole parameters"
+    return why
+
+
+def _expect_parameters_of(model: nn.Module, optimizer: Optimizer) -> None:
     """Raise ``WorkloadError`` if ``optimizer`` has parameters other than those that ``model`` has or has had.
 
     A trace takes blocks out of the model, and then asks again.
@@ -282,14 +298,9 @@ def scaled_from(workload: Workload) -> int | None:
 
 def expect_reduction(workload: Workload, layout: Layout) -> None:
     """Raise ``WorkloadError`` for plans that do not combine gradients or updates as the candidate asks."""
-    options = options_of(workload)
-    if options.reduce != "adasum" and layout.adasum:
-        raise WorkloadError("the plan combines updates by Adasum, which the candidate does not ask for: reduce: adasum")
-    if options.reduce == "adasum" and layout.dp_replicate * layout.adasum != options.adasum_replicas:
-        raise WorkloadError(
-            f"the candidate asks for Adasum over {options.adasum_replicas} whole replicas: use plans with "
-            f"dp_replicate={options.adasum_replicas} and adasum=true, without FSDP, ZeRO-1, tp, pp and spatial"
-        )
+    constraints = with_reduction(UNCONSTRAINED, options_of(workload))
+    if not constraints.allow(layout):
+        raise WorkloadError(f"{constraints.words or 'the candidate asks for reduce: mean'}, and the plan is {layout}")
 
 
 def updates_of(model: nn.Module) -> Updates:

@@ -9,6 +9,7 @@ import pytest
 
 from estimators.learning import Ending, Learned, PastAttempt
 from estimators.model import MIB, Layout, Plan
+from estimators.traits import Traits
 from placement.model import Cluster, Offer
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial, Size
 from scamp_service.control.decide.rules.faults import MAX_FAULTS
@@ -53,7 +54,8 @@ def test_a_family_whose_curve_depends_on_the_division_of_a_batch_is_not_divided_
     words = "the gradient of a changes by 9 %"
     divided = replace(FAILED, ending=Ending.DEPENDS_ON_DIVISION, why=words)
     decided, _ = learning(FAILED, divided, FAILED, state=TrialState.WAITING, plan=None)
-    assert [effect.demand.undivided for effect in decided if isinstance(effect, Size)] == [words]
+    traits = [effect.demand.traits for effect in decided if isinstance(effect, Size)]
+    assert traits == [Traits(couples_samples=words, evaluates_whole=words)]
 
 
 def test_a_candidate_is_sized_with_the_past_of_its_family_and_runs_with_the_seconds_of_its_plan() -> None:

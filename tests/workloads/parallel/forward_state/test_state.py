@@ -223,19 +223,11 @@ def test_fsdp_is_refused_for_a_model_that_changes_parameters() -> None:
             model(torch.ones(2))
 
 
-def test_fsdp_is_refused_for_gradients_of_gradients_even_where_they_fail() -> None:
-    def run(message: str) -> None:
-        weight = torch.ones(2, requires_grad=True)
+def test_fsdp_is_refused_for_gradients_of_gradients() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    with pytest.raises(WorkloadError, match=r"takes gradients of gradients.*use plans without FSDP"):
         with attach_state(nn.Linear(2, 2), Layout(dp_shard=2), None).micro_batch(torch.ones(2), 1):
             torch.autograd.grad(weight.square().sum(), weight, create_graph=True)
-            if message:
-                raise RuntimeError(message)
-
-    for message in ("", "setStorage: sizes [1] are out of bounds for storage of size 0"):
-        with pytest.raises(WorkloadError, match=r"takes gradients of gradients.*use plans without FSDP"):
-            run(message)
-    with pytest.raises(RuntimeError, match="shape"):
-        run("a shape of the user")
 
 
 def test_results_that_a_pass_leaves_in_attributes_are_kept() -> None:

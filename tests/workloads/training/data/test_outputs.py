@@ -17,7 +17,7 @@ from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain
 from workloads.sandbox import dry_run
 from workloads.sandbox.dry_run import MetricFailed, try_candidates
-from workloads.training.data.outputs import Collected, contributors, expect_summary, summary
+from workloads.training.data.outputs import Collected, contributors, summary
 from workloads.training.metrics import split_evaluation
 from workloads.training.samples import evaluation_slices
 
@@ -137,8 +137,6 @@ def test_outputs_and_what_takes_them_belong_together() -> None:
     assert split_evaluation(plain, values) == (values, None)
     with pytest.raises(WorkloadError, match="neither metrics nor summarize takes outputs"):
         split_evaluation(plain, (values, POINTS))
-    with pytest.raises(WorkloadError, match="use plans with spatial=1"):
-        expect_summary(Scored({}), Plan(4, spatial=2))
 
 
 def test_a_dry_run_names_the_metrics_and_says_which_of_them_cannot_work() -> None:

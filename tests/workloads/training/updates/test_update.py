@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from estimators.model import Layout
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError
-from workloads.training.updates.update import make_optimizer
+from workloads.training.updates.update import expect_reduction, make_optimizer
 
 
 class Words(Workload):
@@ -40,6 +40,29 @@ def test_a_momentum_of_sparse_gradients_is_refused_as_it_grows_with_every_step()
         made(sparse=True, momentum=0.9)
     for params in ({"sparse": True, "momentum": 0.0}, {"sparse": False, "momentum": 0.9}):
         assert isinstance(made(**params), torch.optim.SGD)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.Rprop])
+def test_optimizers_that_need_whole_parameters_are_refused_where_ranks_have_parts(kind: Any) -> None:
+    class Whole(Words):
+        def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            optimizer: torch.optim.Optimizer = kind(model.parameters())
+            return optimizer
+
+    workload = Whole({"sparse": False})
+    for layout in (Layout(dp_shard=2), Layout(tp=2)):
+        with pytest.raises(WorkloadError, match=f"{kind.__name__} updates whole parameters, .* ZeRO-1"):
+            make_optimizer(workload, workload.build_model(), layout, None, 1)
+
+
+def test_plans_combine_updates_as_the_candidate_asks() -> None:
+    adasum, plain = Layout(dp_replicate=2, adasum=True), Layout(dp_replicate=2)
+    expect_reduction(Words({"reduce": "adasum"}), adasum)
+    expect_reduction(Words({}), plain)
+    with pytest.raises(WorkloadError, match=r"asks for Adasum over 2 whole replicas .*, and the plan is replicate2$"):
+        expect_reduction(Words({"reduce": "adasum"}), plain)
+    with pytest.raises(WorkloadError, match=r"asks for reduce: mean, and the plan is replicate2\+adasum"):
+        expect_reduction(Words({}), adasum)
 
 
 def test_an_optimizer_has_parameters_of_the_model_alone() -> None:
