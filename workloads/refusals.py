@@ -417,6 +417,8 @@ _PREDICTING = (
            (TypeError,), source=r"\b(np|numpy)\.\w+\("),
     _Cause("takes too much memory before any training: {error}", "keep large data sets on disk, and read only the "
            "samples of each batch", message=r"MemoryError|can't allocate memory|Unable to allocate .* array"),
+    _Cause("copies a model while it trains, which a prediction cannot follow", "make the copy in build_model, and keep "
+           "it in the model or the workload", message="set the storage of a tensor", source=r"\bcopy\b|deepcopy"),
     _Cause("has a lazy layer, whose size nobody knows before its first batch",
            "give the size: nn.Linear(8, 4) instead of nn.LazyLinear(4)", message="UninitializedParameter"),
     _Cause("spreads the model over processes itself: {error}", "leave that to ScaMP: return the model without "

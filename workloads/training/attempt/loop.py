@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import _get_sequence_nr
 
 from estimators.learning import AttemptPhase
 from workloads.protocol import Batch, defines
@@ -23,7 +24,7 @@ from workloads.training.attempt.timing import Timing
 from workloads.training.data.feed import Repeated
 from workloads.training.digests import expect_agreement
 from workloads.training.guard.division import DivisionGuard
-from workloads.training.guard.pace import Pace
+from workloads.training.guard.pace import Pace, path_of
 from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import reportable
 from workloads.training.reported import TRAIN_LOSS, expect_own_names, plain_metrics
@@ -60,6 +61,7 @@ class Loop:
         self._division, self._pace = DivisionGuard(rank), Pace(time.monotonic())
         self._phase_losses: dict[str, list[float]] = {}  # since the last report
         self._mean_loss = math.nan  # of the steps since the last report but one
+        self._num_nodes = 0  # operations of the last step that autograd has recorded
 
     def train(self) -> Literal["done", "stopped"]:
         """Train until the last step ("done"), or until a rank's reporter says to stop ("stopped")."""
@@ -81,7 +83,8 @@ class Loop:
                 with self._timing.step(step):
                     own_loss = self._step(step, done, measured=is_measured)
                 needs_more = self._needs.more(step, is_measured)
-                loss, stop, needs_more = self._agree(own_loss, needs_more)  # waits for all ranks
+                is_due = self._is_check_due()
+                loss, stop, needs_more, is_due = self._agree(own_loss, needs_more, is_due)  # waits for all ranks
             if step == self._begun:
                 expect_agreement(rank.model, rank.mesh, "after their first step")
             if not is_measured:
@@ -91,25 +94,25 @@ class Loop:
                 raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}{self._advice(step)}")
             losses.append(loss)
             before, step, done = done, step + 1, self._end_step(done, sum(losses) / len(losses))
-            self._guard(step - 1, is_last=done >= job.last_step)
+            if is_due or (self._is_guarded and done >= job.last_step):
+                self._check(step - 1)
             if self._report_all(before, done):
                 losses.clear()
-                self._pace.end_evaluation()
             if stop and done < job.last_step:
                 return "stopped"
         return "done"
 
-    def _guard(self, step: int, *, is_last: bool) -> None:
-        """Check now and then that the curve does not depend on how a batch is divided. Rank 0's clock decides."""
-        if not self._job.guard or self._division.is_idle:
-            return
-        self._pace.end_step()
-        if not is_last:
-            if not self._pace.may_be_due:
-                return
-            rank = self._rank
-            if not rank.any(rank.is_first and self._pace.has_time(time.monotonic())):
-                return
+    @property
+    def _is_guarded(self) -> bool:
+        return self._job.guard and not self._division.is_idle
+
+    def _is_check_due(self) -> bool:
+        """Whether this rank asks for a check that the curve does not depend on how a batch is divided."""
+        path = path_of(self._num_nodes, self._rank.workload)
+        return self._is_guarded and self._pace.is_due(path, time.monotonic())
+
+    def _check(self, step: int) -> None:
+        """Check that the curve does not depend on how a batch is divided."""
         began = time.monotonic()
         with self._rank.budget.uncounted():  # what libraries keep for other sizes is not the candidate's memory
             self._division.check(step)
@@ -190,9 +193,10 @@ class Loop:
         return losses[0]
 
     def _train_step(self, batches: Iterable[Batch]) -> Tensor:
-        return train_step(
-            self._rank.workload, self._rank.model, self._rank.optimizer, batches, self._job.plan.num_micro_batches
-        )
+        rank, before = self._rank, _get_sequence_nr()
+        loss = train_step(rank.workload, rank.model, rank.optimizer, batches, self._job.plan.num_micro_batches)
+        self._num_nodes = _get_sequence_nr() - before
+        return loss
 
     def _batches(self, step: int, *, ahead: bool = False) -> Iterable[Batch]:
         """This rank's micro-batches of a step, on its device; ``ahead``: all of them are read now."""
@@ -201,19 +205,20 @@ class Loop:
         read = self._rank.feed.step(step)
         return _Read(list(read), self._rank) if ahead else self._rank.all_on_device(read)
 
-    def _agree(self, loss: Tensor, needs_more: bool) -> tuple[float, bool, bool]:
-        """The mean loss over the batch, whether any rank must stop, and whether any ``needs_more`` memory in the next
-        step than in all that were measured; equal on all ranks, or some would hang."""
+    def _agree(self, loss: Tensor, needs_more: bool, is_due: bool) -> tuple[float, bool, bool, bool]:
+        """The mean loss over the batch, whether any rank must stop, whether any ``needs_more`` memory in the next
+        step than in all that were measured, and whether a check ``is_due`` on any; equal on all ranks, or some would
+        hang."""
         plan, phases = self._job.plan, updates_of(self._rank.model).losses
         weight = plan.weight_of(self._rank.number)
         losses = [weight * float(loss_part) for loss_part in (loss, *phases.values())]
-        flags = float(self._rank.reporter.should_stop()), float(needs_more)
+        flags = float(self._rank.reporter.should_stop()), float(needs_more), float(is_due)
         mine = torch.tensor([*flags, *losses], dtype=torch.float64)
-        stops, need_more, *totals = self._rank.sum(mine).tolist()
+        stops, need_more, due, *totals = self._rank.sum(mine).tolist()
         share = plan.pp / plan.world_size  # in a pipeline only the last stage has a loss
         for name, total in zip(phases, totals[1:], strict=True):
             self._phase_losses.setdefault(name, []).append(total * share)
-        return totals[0] * share, stops > 0, need_more > 0
+        return totals[0] * share, stops > 0, need_more > 0, due > 0
 
     def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""

@@ -61,6 +61,10 @@ class KeptState:
         """Whether any attribute has changed, whether or not it can be kept."""
         return any(True for _ in self._changed())
 
+    def changed_of_workload(self) -> Iterator[tuple[str, Any]]:
+        """Names and values of the attributes of the workload itself that have changed."""
+        return ((name, value) for owner, name, value in self._changed() if not owner)
+
     def _changed(self) -> Iterator[tuple[str, str, Any]]:
         for owner, name, value in self._attributes():
             before, content = self._before.get((owner, name), (NotPlain, None))

@@ -12,7 +12,9 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import unwrap
+from types import FunctionType
 from typing import Any, cast
 
 import torch
@@ -20,11 +22,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._pytree import tree_leaves
 
 from workloads.datasets import is_iterable, opened_dataset
 from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.forward_state.state import forward_state
-from workloads.protocol import Batch, defines
+from workloads.protocol import Batch, Workload, defines
 from workloads.refusals import in_enough_digits
 from workloads.seeds import drawn_from, kept_generators, seed_everything
 from workloads.training.attempt.evaluation import totals
@@ -37,11 +40,14 @@ from workloads.training.samples import FEW
 from workloads.training.step import evaluate, phase_step, without_gradients
 from workloads.training.updates.precision import autocast, options_of
 from workloads.training.updates.update import updates_of
+from workloads.unfreezing import names_in, reached
 
 _LEAST_LOSS = 1e-3
 """Loss for which the tolerance is meant: one that is smaller may be the difference of larger numbers."""
 _FLIPPED = 0.125
 """Share of samples in which a metric of whole numbers may change: of a near tie, rounding decides."""
+_MOST_NUMBERS = 64
+"""Numbers of an attribute that are compared."""
 _MOST_KEPT = 2**20
 """Bytes of a tensor that the workload holds and that is copied, as its loss may change it in place."""
 
@@ -77,13 +83,15 @@ Sums = Mapping[str, tuple[float, float]]
 class _Passes:
     """Results of passes: sums of losses or metrics, and a sketch of the gradient of each parameter, if they have any.
 
-    ``draws``: random numbers are drawn; ``keeps``: passes leave something in attributes for later ones.
+    ``draws``: random numbers are drawn; ``keeps``: passes leave something in attributes for later ones; ``left``: the
+    numbers in those attributes of the workload that methods between passes read.
     """
 
     sums: Sums
     gradients: Tensor | None
     draws: bool
     keeps: bool
+    left: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 class DivisionGuard:
@@ -99,6 +107,7 @@ class DivisionGuard:
         self.gives_up = _why_not(rank)
         """Why losses and gradients are not compared; empty if they are."""
         self._gives_up_metrics = _why_not_metrics(rank)
+        self._read_between = _names_read(rank.workload)
 
     @property
     def is_idle(self) -> bool:
@@ -134,7 +143,8 @@ class DivisionGuard:
             return None
         if max(self._rank.job.plan.samples_of_shares) == 1 and self._rank.job.plan.pp == 1:
             return self._difference_of_pair(loss, step, dealing, planned)
-        words = self._different(planned, self._passes(loss, step, dealing.other, dealing.weight))
+        other = self._passes(loss, step, dealing.other, dealing.weight)
+        words = self._different(planned, other) or self._first(_different_left(planned, other, self._tolerance.loss))
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
             ways = (dealing.planned, dealing.other)
             words = self._different(*(self._passes(loss, step, way, dealing.weight, repeats=2) for way in ways))
@@ -219,9 +229,12 @@ class DivisionGuard:
             draws = drawn_from(rank.workload) != before
             factor = updates_of(model).loss_factor(len(parts))
             keeps = kept.has_changed
+            left = {
+                name: _numbers_in(value) for name, value in kept.changed_of_workload() if name in self._read_between
+            }
         total = rank.sum(own_loss.detach().double().cpu() * weight)  # in a pipeline only the last stage has a loss
         sums = {"the loss": (float(total) * plan.pp, float(plan.world_size))}
-        return _Passes(sums, probe.gradients / factor, draws, keeps)
+        return _Passes(sums, probe.gradients / factor, draws, keeps, left)
 
     def _forward(self, loss: Loss, step: int, parts: Sequence[Tensor]) -> _Passes:
         """The losses of these micro-batches, without gradients; none if the loss itself computes gradients."""
@@ -312,6 +325,39 @@ def _different_sums(planned: Sums, other: Sums, tolerance: float) -> str:
         first, second = in_enough_digits(before, after)
         return f"{name} changes from {first} to {second}"
     return ""
+
+
+def _different_left(planned: _Passes, other: _Passes, tolerance: float) -> str:
+    """Words for the first attribute in which passes leave other numbers; empty if there is none."""
+    for name, before in planned.left.items():
+        after = other.left.get(name, ())
+        pairs = list(zip(before, after, strict=False))
+        close = (
+            not abs(ours - others) > tolerance * max(abs(ours), abs(others), _LEAST_LOSS) for ours, others in pairs
+        )
+        if len(before) != len(after) or not all(close):
+            return f"self.{name}, which is read between steps, gets another value"
+    return ""
+
+
+def _names_read(workload: Workload) -> frozenset[str]:
+    """Names of attributes in the code that is called between the passes of steps."""
+    methods = (unwrap(getattr(type(workload), name)) for name in ("on_step", "on_evaluate"))
+    functions = [
+        each for method in methods if isinstance(method, FunctionType) for each in reached(method, type(workload))
+    ]
+    return frozenset(name for function in functions for name in names_in(function.__code__))
+
+
+def _numbers_in(value: object) -> Sequence[float]:
+    """The numbers of a value or a list, the last ones of many."""
+    leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, int | float | Tensor)][-_MOST_NUMBERS:]
+    tensors = (
+        leaf.detach().double().flatten()[-_MOST_NUMBERS:].tolist()
+        for leaf in map(torch.as_tensor, leaves)
+        if not leaf.is_complex()
+    )
+    return [number for numbers in tensors for number in numbers][-_MOST_NUMBERS:]
 
 
 def _why_not(rank: TrainingRank) -> str:

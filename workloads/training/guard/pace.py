@@ -1,45 +1,52 @@
-"""Decides after which steps the guard checks a training, so that it takes a small share of its time."""
+"""Decides after which steps the guard checks a training, so that it sees all that the code does, in little time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-MOST_SHARE = 0.02
-"""Largest share of the time of an attempt; the first check and the last one may take more."""
+MOST_SHARE = 0.01
+"""Largest share of the time of an attempt; the first checks, those of new paths and the last one may take more."""
+MOST_PATHS = 6
+"""Paths whose first step is checked at once; code that takes more differs from step to step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A sign of what the code of a step did: another one where a term, a part of the model or a schedule began.
+
+    ``nodes`` counts the operations that autograd has recorded, and ``switched_on`` has the attributes of the workload
+    that are numbers other than 0.
+    """
+
+    nodes: int
+    switched_on: frozenset[str]
+
+
+def path_of(nodes: int, workload: object) -> Path:
+    """The path of a step that has just ended."""
+    numbers = (bool, int, float)
+    return Path(nodes, frozenset(name for name, value in vars(workload).items() if type(value) in numbers and value))
 
 
 @dataclass(slots=True)
 class Pace:
-    """The checks of an attempt that began at ``began``: after its first step, its last, and some of those between.
-
-    In between it is the first step after an evaluation, and where the number of steps has doubled.
-    """
+    """The checks of an attempt that began at ``began``: after its second step, as counters that begin with 0 have then
+    left it, after the first step of each new path, after its last, and as often as the share of time allows."""
 
     began: float
-    num_steps: int = 0
     seconds: float = 0.0
+    _num_steps: int = 0
     _last_seconds: float | None = None
-    _is_due: bool = False
+    _paths: set[Path] = field(default_factory=set)
 
-    def end_step(self) -> None:
-        """Count a step."""
-        self.num_steps += 1
-        self._is_due |= self.num_steps & (self.num_steps - 1) == 0
-
-    def end_evaluation(self) -> None:
-        """Count an evaluation."""
-        self._is_due = True
-
-    @property
-    def may_be_due(self) -> bool:
-        """Whether a check is due if there is time for it."""
-        return self._is_due
-
-    def has_time(self, now: float) -> bool:
-        """Whether a check as long as the last one keeps to the share; there is always time for the first."""
-        if self._last_seconds is None:
-            return True
-        return self.seconds + self._last_seconds <= MOST_SHARE * (now - self.began)
+    def is_due(self, path: Path, now: float) -> bool:
+        """Whether a check should follow the step that has just ended."""
+        self._num_steps += 1
+        is_new = path not in self._paths and len(self._paths) < MOST_PATHS
+        self._paths.add(path)
+        if self._num_steps <= 2:
+            return self._num_steps == 2
+        return is_new or (self._last_seconds or 0.0) + self.seconds <= MOST_SHARE * (now - self.began)
 
     def share(self, now: float) -> float:
         """Share of the time so far that checks took."""
@@ -48,4 +55,4 @@ class Pace:
     def end_check(self, seconds: float) -> None:
         """Count a check."""
         self.seconds += seconds
-        self._last_seconds, self._is_due = seconds, False
+        self._last_seconds = seconds

@@ -68,6 +68,35 @@ class Later(Base):
         return functional.cross_entropy(out, batch[1]) + self.share * out.mean(0).square().sum()
 
 
+class Plateau(Base):
+    '''The loss of the last micro-batch decides about the learning rate.'''
+    last = 9.0
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        self.last = float(loss.detach())
+        return loss
+    def on_step(self, step, steps, optimizer):
+        if self.last < 2.0:
+            for group in optimizer.param_groups: group["lr"] *= 0.9
+
+
+class Periodic(Base):
+    '''A term over the batch in every third step.'''
+    share = 0.0
+    def on_step(self, step, steps, optimizer): self.share = float(step % 3 == 2)
+    def loss(self, model, batch):
+        out = model(batch[0])
+        return functional.cross_entropy(out, batch[1]) + self.share * out.var(0).sum()
+
+
+class Lazily(Periodic):
+    '''The same, by other code.'''
+    def on_step(self, step, steps, optimizer): self.step = step
+    def loss(self, model, batch):
+        loss = functional.cross_entropy(out := model(batch[0]), batch[1])
+        return loss + out.var(0).sum() if self.step % 3 == 2 else loss
+
+
 class Counted(Weighted):
     '''A sum, and what it is divided by.'''
     def loss(self, model, batch):
@@ -219,11 +248,20 @@ def refusal(ranks: Any, plan: Plan, name: str, cases: dict[str, Any], steps: int
 
 @pytest.mark.parametrize("plan", DIVIDED, ids=str)
 @pytest.mark.parametrize("name", ["Weighted", "Attends"])
-def test_a_loss_that_depends_on_the_division_ends_after_the_first_step(
+def test_a_loss_that_depends_on_the_division_ends_after_the_second_step(
     ranks: Any, cases: dict[str, Any], name: str, plan: Plan
 ) -> None:
-    assert " changes " in (words := refusal(ranks, plan, name, cases)) and "in step 1 when" in words
+    assert " changes " in (words := refusal(ranks, plan, name, cases)) and "in step 2 when" in words
     assert ranks.curve(Plan(32), workload=f"cases.py:{name}", **cases), "one rank trains it"
+
+
+@pytest.mark.parametrize("name", ["Periodic", "Lazily"])
+def test_a_step_that_does_something_else_is_checked_at_once(ranks: Any, cases: dict[str, Any], name: str) -> None:
+    assert "in step 3 when" in refusal(ranks, DIVIDED[0], name, cases, steps=5), "as no other step would show it"
+
+
+def test_an_attribute_of_samples_that_decides_between_steps_is_compared(ranks: Any, cases: dict[str, Any]) -> None:
+    assert "self.last, which is read between steps," in refusal(ranks, DIVIDED[0], "Plateau", cases)
 
 
 @pytest.mark.parametrize("plan", DIVIDED, ids=str)
@@ -234,7 +272,7 @@ def test_state_of_samples_is_found_by_the_step_after(ranks: Any, cases: dict[str
 def test_a_gradient_that_a_hook_changes_ends_a_training_in_micro_batches(ranks: Any, cases: dict[str, Any]) -> None:
     words = refusal(ranks, Plan(8, num_micro_batches=4), "Hooked", cases)
     assert words.startswith("the gradient of ") and words.endswith(
-        "in step 1 when micro-batches have 4 instead of 8 samples"
+        "in step 2 when micro-batches have 4 instead of 8 samples"
     )
 
 
@@ -285,7 +323,7 @@ def test_micro_batches_of_one_sample_train_on_where_they_may(
 def test_a_metric_that_depends_on_the_division_is_named(ranks: Any, cases: dict[str, Any], plan: Plan) -> None:
     (answer, *_) = ranks.train(plan, 5, workload="cases.py:Ranking", report_every=1, **cases)
     assert answer["error"] == "DependsOnDivision" and len(answer["reports"]) <= 4
-    assert answer["message"].startswith("the metric loss changes from ") and " after step " in answer["message"]
+    assert answer["message"].startswith("the metric ") and " after step " in answer["message"]
     assert ranks.curve(Plan(32), 5, workload="cases.py:Ranking", **cases), "one rank trains it"
     assert len(ranks.curve(plan, 5, workload="cases.py:Sampling", **cases)) == 3
 

@@ -1,28 +1,42 @@
-"""Checks come early, and take a small share of the time."""
+"""Checks come early and where code takes another path, and otherwise take a small share of the time."""
 
 from __future__ import annotations
 
-from workloads.training.guard.pace import MOST_SHARE, Pace
+from types import SimpleNamespace
+
+from workloads.training.guard.pace import MOST_PATHS, MOST_SHARE, Pace, path_of
 
 
-def test_checks_come_after_steps_that_double_and_keep_to_their_share() -> None:
+def checks(num_steps: int, workload: SimpleNamespace, seconds: float = 1.5) -> list[int]:
+    """Steps after which a training is checked whose step number n sets ``n`` and ``share``; each takes a second."""
     pace, now, checked = Pace(0.0), 0.0, list[int]()
-    for step in range(1, 10_001):
+    for step in range(1, num_steps + 1):
         now += 1.0
-        pace.end_step()
-        if pace.may_be_due and pace.has_time(now):
+        workload.step = step - 1
+        workload.share = 0.5 if step in workload.of_steps else 0.0
+        nodes = 20 if step in workload.longer else 10
+        if pace.is_due(path_of(nodes, workload), now):
             checked.append(step)
-            now += 1.5
-            pace.end_check(1.5)
-    assert checked[0] == 1, "the first one is always there"
-    assert 3 <= len(checked) <= 15
-    assert pace.seconds <= MOST_SHARE * now
+            now += seconds
+            pace.end_check(seconds)
+    assert pace.seconds <= max(MOST_SHARE * now, (MOST_PATHS + 1) * seconds)
+    return checked
 
 
-def test_a_check_that_found_no_time_is_made_later_and_evaluations_ask_for_one() -> None:
-    pace = Pace(0.0)
-    pace.end_step()
-    pace.end_check(1.0)
-    assert not pace.may_be_due
-    pace.end_evaluation()
-    assert pace.may_be_due and not pace.has_time(50.0) and pace.has_time(100.0)
+def test_the_second_step_is_checked_and_others_in_a_share_of_the_time() -> None:
+    checked = checks(10_000, SimpleNamespace(of_steps=(), longer=()))
+    assert checked[0] == 2, "counters that begin with 0 have left it"
+    assert len(checked) > 50
+
+
+def test_a_step_on_another_path_is_checked_at_once() -> None:
+    assert checks(30, SimpleNamespace(of_steps=(5, 9), longer=(12,))) == [2, 5, 12], "each path once"
+
+
+def test_code_that_differs_from_step_to_step_is_not_checked_each_time() -> None:
+    pace, checked = Pace(0.0), 0
+    for nodes in range(100):
+        if pace.is_due(path_of(nodes, SimpleNamespace()), 0.0):
+            checked += 1
+            pace.end_check(1.0)
+    assert checked == MOST_PATHS - 1
