@@ -13,6 +13,8 @@ packages := api benchmarks estimators placement scamp_service workloads
 javascript := api/static tests/api/javascript
 typescript := typescript@5.9.3
 tsc := npx --yes --fetch-retries=0 --package=$(typescript) tsc
+pytest = $(python) -m pytest --hypothesis-profile=ci -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder \
+	--durations=25 --durations-min=5
 inputs := pyproject.toml constraints.txt deploy/environment.py
 # An environment is made again if its Python is gone, or if the checkout has moved since it was made
 broken := $(shell { [ -x $(python) ] && grep -qF -e "-m venv $$(pwd -P)/.venv" .venv/pyvenv.cfg; } || echo .venv/.absent)
@@ -25,10 +27,10 @@ no_python = ScaMP needs Python 3.11, 3.12 or 3.13, which $(or $(PYTHON),the PATH
 environment = @python=$$($(find_python)); \
 	if [ -z "$$python" ]; then echo "$(strip $(no_python))" >&2; exit 1; fi; "$$python" deploy/environment.py
 
-.PHONY: help setup run test check static lint types floors pytest soak bench lock clean
+.PHONY: help setup run test test-all check static lint types floors pytest rest soak bench lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.ready ## make .venv with everything that ScaMP needs to run
 	@echo ".venv is ready: make run, or .venv/bin/scamp --help"
@@ -36,9 +38,11 @@ setup: .venv/.ready ## make .venv with everything that ScaMP needs to run
 run: .venv/.ready ## set up, start ScaMP, run the demo study, serve the dashboard until Ctrl-C
 	@exec $(python) -m scamp_service demo
 
-test: check ## set up with the development tools, then run all checks
+test: check ## set up with the development tools, then run all checks, and a test of everything
 
-check: .venv/.ready-dev ## run static and pytest side by side, as CI does
+test-all: test rest ## run test, then all other tests: what CI runs
+
+check: .venv/.ready-dev ## run static and pytest side by side
 	@$(MAKE) --no-print-directory -j 2 static pytest
 
 static: .venv/.ready-dev ## run the next three targets
@@ -60,8 +64,11 @@ types: .venv/.ready-dev ## mypy, strict except for tests and benchmarks; tsc for
 floors: .venv/.ready-dev ## import-linter: imports point down only
 	$(python) .venv/bin/lint-imports
 
-pytest: .venv/.ready-dev ## run the tests
-	MAKEFLAGS= $(python) -m pytest --hypothesis-profile=ci -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5
+pytest: .venv/.ready-dev ## run the tests that are quick, and a sample of the others (CONTRIBUTING.md)
+	MAKEFLAGS= $(pytest) -m "quick and not soak"
+
+rest: .venv/.ready-dev ## run the tests that pytest leaves out
+	MAKEFLAGS= $(pytest) -m "not quick and not soak"
 
 soak: .venv/.ready-dev ## run the tests that take long: many seeds, many kills, every combination
 	$(python) -m pytest --hypothesis-profile=ci -m soak -n 2 --dist loadfile --durations=25 --durations-min=5

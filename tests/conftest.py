@@ -20,8 +20,9 @@ import pytest
 
 from tests.services.hosts import why_not
 from tests.services.postgres import find_postgres
-from tests.services.processes import PATIENCE_SECONDS, environment
+from tests.services.processes import environment
 from tests.services.warm import Warm
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,53 +34,29 @@ def find_chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-LONG = [
-    "scamp_service/test_service",
-    "workloads/training/test_runtime",
-    "scamp_service/sizing/test_comparison",
-    "workloads/training/updates/test_every_plan",
-    "scamp_service/sizing/test_estimate",
-    "scamp_service/control/test_controller",
-    "workloads/sandbox/test_server",
-    "scamp_service/sizing/test_sizer",
-    "estimators/tracing/test_tracer",
-    "benchmarks/test_same_curve",
-    "api/dashboard/test_studies_page",
-    "workloads/cleaning/test_cleaner",
-    "examples/test_convnext",
-    "scamp_service/cluster/driver/test_ray_executor",
-    "deploy/test_environment",
-    "scamp_service/search/samplers/test_samplers",
-    "estimators/scaling/test_blueprint",
-    "workloads/training/test_inheriting",
-    "api/dashboard/test_new_page",
-    "workloads/adapters/test_adapters",
-    "api/dashboard/test_trial_page",
-    "benchmarks/estimating/test_truth",
-    "scamp_service/sizing/screen/test_screening",
-    "scamp_service/test_ray_job",
-    "scamp_service/sizing/test_calibration",
-    "workloads/test_settling",
-    "estimators/tracing/test_outcomes",
-    "estimators/tracing/test_operations",
-    "scamp_service/cli/test_main",
-    "estimators/tracing/workspace/test_allocations",
-    "workloads/parallel/optimizers/test_adasum",
-    "scamp_service/cluster/local/test_local_ray",
-    "examples/test_shapes",
-    "scamp_service/test_users_code",
-    "examples/test_one_shot",
-    "examples/test_front",
-]
-"""Files that begin first, so that at the end no process has a long one to itself while the others are idle.
-
-Those that mostly wait, for clusters of Ray, follow each other, while the other processes compute.
-"""
+FULL = ("full", "ray", "browser")
+"""Marks of tests that only ``make test-all`` runs, unless they are marked ``sample``."""
 
 
-def _place(item: pytest.Item) -> int:
-    file = str(item.path.relative_to(ROOT / "tests").with_suffix(""))
-    return LONG.index(file) if file in LONG else len(LONG)
+def mark_quick(items: list[pytest.Item]) -> None:
+    """Mark as ``quick`` what ``make test`` runs: all but those that take long, of which a sample is its first case."""
+    sampled = set()
+    for item in items:
+        if any(map(item.get_closest_marker, FULL)):
+            function = item.nodeid.partition("[")[0]
+            if not item.get_closest_marker("sample") or function in sampled:
+                continue
+            sampled.add(function)
+        item.add_marker("quick")
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Sort by file: those that take long begin first, so that at the end no process has one to itself.
+
+    Those that mostly wait, for clusters of Ray, begin before all others, which compute meanwhile.
+    """
+    ray, full = ({item.path for item in items if item.get_closest_marker(mark)} for mark in ("ray", "full"))
+    items.sort(key=lambda item: (item.path not in ray, item.path not in full))
 
 
 def pytest_sessionstart() -> None:
@@ -95,9 +72,11 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
+@pytest.hookimpl(tryfirst=True)  # before some are deselected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_quick(items)
     if "PYTEST_XDIST_WORKER" in os.environ:  # otherwise the order of the command line
-        items.sort(key=_place)
+        longest_first(items)
     missing = {
         "postgres": None if find_postgres() else "PostgreSQL's server binaries (initdb, postgres) are not installed",
         "browser": None if find_chromium() else "Chromium is not installed",

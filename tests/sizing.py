@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
 from scamp_service.sizing.sizer import ProcessSizer
+from tests.waiting import until
 
 FOUR_DEVICES = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(4)))
 
@@ -85,12 +85,8 @@ class Sizing:
         self.sizer.request(self.num, demand, cluster)
         return self.num
 
-    def end(self, trial: int, seconds: float = 240) -> Sized | Unsized:
-        deadline = time.monotonic() + seconds
-        while trial not in self.sizer.results():
-            assert time.monotonic() < deadline, f"no result for {trial}"
-            time.sleep(0.01)
-        result = self.sizer.results()[trial]
+    def end(self, trial: int) -> Sized | Unsized:
+        result = until(lambda: self.sizer.results().get(trial), f"a result for {trial}")
         self.sizer.forget([trial])
         return result
 

@@ -1,4 +1,4 @@
-"""The files that begin first exist, and a run that is ended leaves nothing behind."""
+"""Which tests `make test` runs and in which order, and that a run that is ended leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import LONG, ROOT
-from tests.services.processes import PATIENCE_SECONDS, until
+from tests.conftest import ROOT
+from tests.waiting import PATIENCE_SECONDS, until
 
+ALONE = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no part of this run
 HANGS = """
 import os, subprocess, tempfile, time
 from pathlib import Path
@@ -36,8 +37,7 @@ def test_hangs(started):
 def test_a_run_that_is_terminated_ends_its_processes_and_removes_its_folders(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(HANGS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no part of this run
-    run = subprocess.Popen(command, cwd=ROOT, env=alone, stdout=subprocess.PIPE, text=True)
+    run = subprocess.Popen(command, cwd=ROOT, env=ALONE, stdout=subprocess.PIPE, text=True)
     until(lambda: (tmp_path / "done").exists() or run.poll() is not None, "the processes of the test")
     assert run.poll() is None, run.communicate()[0]
     child, fork = map(int, (tmp_path / "pids").read_text().split())
@@ -49,6 +49,44 @@ def test_a_run_that_is_terminated_ends_its_processes_and_removes_its_folders(tmp
     assert not Path(f"/proc/{child}").exists() and not [path for path in tmp_path.iterdir() if path.name[:3] == "tmp"]
 
 
-def test_files_that_begin_first_exist() -> None:
-    """A file that was moved would begin last, and all would wait for it."""
-    assert [file for file in LONG if not (ROOT / "tests" / f"{file}.py").is_file()] == []
+MARKED = """
+import pytest
+
+def test_plain(): ...
+
+@pytest.mark.ray
+def test_ray(): ...
+
+@pytest.mark.sample
+@pytest.mark.full
+@pytest.mark.parametrize("case", "ab")
+def test_cases(case): ...
+
+@pytest.mark.full
+def test_full(): ...
+
+@pytest.mark.soak
+def test_soak(): ...
+"""
+
+
+def test_make_test_runs_what_is_quick_and_the_first_case_of_each_sample(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(MARKED)
+    assert collected(tmp_path, "quick and not soak") == ["test_plain", "test_cases[a]"]
+    assert collected(tmp_path, "not quick and not soak") == ["test_ray", "test_cases[b]", "test_full"]
+
+
+def test_in_processes_files_that_wait_for_ray_begin_first_and_those_that_take_long_next(tmp_path: Path) -> None:
+    for name, mark in [("a", ""), ("b", "full"), ("c", "ray"), ("d", "")]:
+        mark = f"pytestmark = pytest.mark.{mark}\n" if mark else ""
+        (tmp_path / f"test_{name}.py").write_text(f"import pytest\n{mark}def test_{name}(): ...\n")
+    order = collected(tmp_path, "", PYTEST_XDIST_WORKER="gw0")
+    assert order == ["test_c", "test_b", "test_a", "test_d"]
+
+
+def collected(folder: Path, marks: str, **variables: str) -> list[str]:
+    """Names of the tests that a pytest of its own would run."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "tests.conftest", "-m", marks, str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=ALONE | variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]

@@ -17,6 +17,7 @@ import pytest
 
 from api import admission
 from tests.services.serving import SPEC, WORKLOAD, InProcess
+from tests.waiting import PATIENCE_SECONDS
 
 JSON = {"Content-Type": "application/json"}
 
@@ -31,7 +32,7 @@ class Imports:
         if code is None:
             return []
         self.begun += 1
-        assert self.finish.wait(30)
+        assert self.finish.wait(PATIENCE_SECONDS)
         return ["momentum may not be read"]
 
 
@@ -56,14 +57,14 @@ class Crowd:
 
     def __init__(self, api: InProcess) -> None:
         transport = httpx.ASGITransport(api.app, raise_app_exceptions=False)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8100", timeout=30)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8100", timeout=PATIENCE_SECONDS)
 
     def post(self, content: bytes, **headers: str) -> asyncio.Task[httpx.Response]:
         return asyncio.create_task(self.http.post("/v1/studies", content=content, headers={**JSON, **headers}))
 
 
 async def until_importing(imports: Imports, api: InProcess, number: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while imports.begun < 1 or api.app.state.admission.num_under_way["imports"] < number:
             await asyncio.sleep(0.01)
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.services.serving import InProcess, fill, free_port, served, settings_in
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/login", "/v1/studies", "/v1/nothing", "/openapi.json"])
@@ -21,7 +22,7 @@ def test_head_of_a_stream_and_of_a_file_ends_at_once(tmp_path: Path) -> None:
     with served(settings_in(tmp_path, port=free_port())) as (url, store):
         fill(store)
         for path in ("/v1/events?after=0", "/static/x/vendor/uplot/uPlot.esm.js", "/v1/studies"):
-            answer = httpx.head(url + path, timeout=10)
+            answer = httpx.head(url + path, timeout=PATIENCE_SECONDS)
             assert (answer.status_code, answer.content) == (200, b"")
         assert "scamp_api_event_clients 0.0" in httpx.get(f"{url}/metrics").text
 

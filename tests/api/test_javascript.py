@@ -16,6 +16,7 @@ from scamp_service.store.table.order import By
 from tests.api.answer_types import FILE as ANSWERS
 from tests.api.answer_types import answer_types
 from tests.services.serving import settings_in
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((Path(__file__).parent / "javascript").glob("*.test.mjs"))
@@ -27,7 +28,9 @@ def why_not() -> str:
     """Why the tests cannot run here, or an empty string."""
     if shutil.which("node") is None:
         return "node is not installed"
-    version = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=60).stdout.strip()
+    version = subprocess.run(
+        ["node", "--version"], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    ).stdout.strip()
     match = re.match(r"v(\d+)\.", version)
     is_new = match is not None and int(match[1]) >= OLDEST_NODE
     return "" if is_new else f"node is {version}, and its test runner is needed as it is since {OLDEST_NODE}"
@@ -38,7 +41,7 @@ def test_the_modules_of_the_dashboard(file: Path) -> None:
     if why_not():
         pytest.skip(why_not())
     command = ["node", "--test", "--test-reporter=spec", str(file)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
@@ -52,7 +55,7 @@ def test_every_column_of_the_trials_table_is_one_that_the_api_sorts_by() -> None
     if why_not():
         pytest.skip(why_not())
     command = ["node", "--input-type=module", "--eval", KEYS]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ended.returncode == 0, ended.stderr
     assert sorted(json.loads(ended.stdout)) == sorted(By)
 

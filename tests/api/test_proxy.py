@@ -19,6 +19,7 @@ from scamp_service.store.store import Store
 from tests.conftest import ROOT, find_chromium
 from tests.services.serving import fill, free_port, full_spec, served, settings_in
 from tests.services.tls_proxy import TlsProxy, certificate
+from tests.waiting import PATIENCE_SECONDS, until
 
 NAME = "scamp.example"
 TOKEN = "the-token-of-this-service"
@@ -50,7 +51,7 @@ def browsing() -> Iterator[BrowserContext]:
 
 def check_in_the_browser(address: str, store: Store) -> None:
     """Log in, follow events and write, as a user does; fail for anything that the browser complains about."""
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=1000 * PATIENCE_SECONDS)
     complaints: list[str] = []
     with browsing() as context:
         page = context.new_page()
@@ -71,6 +72,13 @@ def check_in_the_browser(address: str, store: Store) -> None:
         stopped = page.evaluate("async () => (await fetch('/v1/studies/1:stop', {method: 'POST'})).status")
         assert stopped == 200
     assert complaints == []
+
+
+def is_served(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/healthz", verify=False).is_success
+    except httpx.TransportError:
+        return False
 
 
 @pytest.mark.browser
@@ -120,14 +128,8 @@ def test_the_lines_for_nginx_in_the_docs_work(settings: Settings, served_store: 
     nginx = subprocess.Popen(["nginx", "-p", tmp_path, "-c", configuration])
     try:
         address = f"https://127.0.0.1:{port}"
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                httpx.get(f"{address}/healthz", verify=False)
-                break
-            except httpx.TransportError:
-                time.sleep(0.1)
+        until(lambda: is_served(address), "nginx")
         check_in_the_browser(f"https://{NAME}:{port}", served_store)
     finally:
         nginx.terminate()
-        nginx.wait(20)
+        nginx.wait(PATIENCE_SECONDS)

@@ -21,8 +21,8 @@ from scamp_service.errors import Unavailable
 from scamp_service.model import Event
 from scamp_service.store.recorded_cluster import RecordedCluster
 from scamp_service.store.store import Store
-from tests.services.processes import PATIENCE_SECONDS
 from tests.services.serving import InProcess, fill, free_port, full_spec, report, served, settings_in
+from tests.waiting import PATIENCE_SECONDS, until
 
 HTTP = httpx.Client(verify=False, trust_env=False)  # no TLS here, and its set-up takes long
 
@@ -39,16 +39,25 @@ def service(tmp_path: Path) -> Iterator[tuple[str, Store]]:
         yield served_api
 
 
-def follow(url: str, count: int, query: str = "", **headers: str) -> list[dict[str, Any]]:
-    """The first ``count`` events of a stream, each with the stream's own id and kind checked against its data."""
+def follow(
+    url: str, count: int, query: str = "", when_open: Callable[[], object] = lambda: None, **headers: str
+) -> list[dict[str, Any]]:
+    """The first ``count`` events of a stream, each with the stream's own id and kind checked against its data.
+
+    ``when_open`` is called once the stream has said where it begins.
+    """
     events: list[dict[str, Any]] = []
+    is_open = False
     fields: dict[str, str] = {}
-    with HTTP.stream("GET", f"{url}/v1/events{query}", headers=headers, timeout=10) as answer:
+    with HTTP.stream("GET", f"{url}/v1/events{query}", headers=headers, timeout=PATIENCE_SECONDS) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         for line in answer.iter_lines():
             name, _, value = line.partition(": ")
             fields[name] = value
             if not line:
+                if not is_open:
+                    is_open = True
+                    when_open()
                 if "data" in fields:
                     event = json.loads(fields["data"])
                     assert (str(event["id"]), event["kind"]) == (fields["id"], fields["event"])
@@ -65,15 +74,8 @@ def in_threads(work: Callable[[], Any], count: int) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
     return results
-
-
-def wait_until(true: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
 
 
 def create(store: Store) -> int:
@@ -84,10 +86,7 @@ def test_what_came_after_an_event_is_replayed_and_the_rest_follows_live(service:
     url, store = service
     for _ in range(5):
         create(store)
-    later = threading.Timer(0.5, lambda: create(store))
-    later.start()
-    assert [event["id"] for event in follow(url, 4, "?after=2")] == [3, 4, 5, 6]
-    later.join()
+    assert [event["id"] for event in follow(url, 4, "?after=2", lambda: create(store))] == [3, 4, 5, 6]
 
 
 def test_last_event_id_is_stronger_than_the_address_for_it_is_of_a_reconnect(service: tuple[str, Store]) -> None:
@@ -100,19 +99,7 @@ def test_last_event_id_is_stronger_than_the_address_for_it_is_of_a_reconnect(ser
 def test_without_a_position_only_new_events_are_sent(service: tuple[str, Store]) -> None:
     url, store = service
     create(store)
-    received = threading.Event()
-
-    def go_on() -> None:
-        while not received.wait(0.5):  # on a busy machine the first ones may be older than the stream
-            create(store)
-
-    news = threading.Thread(target=go_on)
-    news.start()
-    try:
-        assert follow(url, 1)[0]["id"] > 1
-    finally:
-        received.set()
-        news.join()
+    assert follow(url, 1, when_open=lambda: create(store))[0]["id"] == 2
 
 
 def test_a_stream_may_be_of_one_study(service: tuple[str, Store]) -> None:
@@ -127,11 +114,8 @@ def test_a_stream_may_be_of_one_study(service: tuple[str, Store]) -> None:
         create(store)
         report(store, store.trials(study.id)[1].id, [10])
 
-    later = threading.Timer(0.5, news)
-    later.start()
-    [event] = follow(url, 1, f"?study_id={study.id}")
+    [event] = follow(url, 1, f"?study_id={study.id}", news)
     assert (event["kind"], event["data"]["step"]) == ("metrics", 10)
-    later.join()
 
 
 def test_a_wrong_position_is_refused(api: InProcess) -> None:
@@ -144,10 +128,8 @@ def test_a_wrong_position_is_refused(api: InProcess) -> None:
 def test_a_client_of_a_lost_database_goes_on_with_this_one(service: tuple[str, Store]) -> None:
     url, store = service
     create(store)
-    later = threading.Timer(0.5, lambda: create(store))
-    later.start()
-    assert [event["id"] for event in follow(url, 1, **{"Last-Event-ID": "5000"})] == [2]
-    later.join()
+    events = follow(url, 1, when_open=lambda: create(store), **{"Last-Event-ID": "5000"})
+    assert [event["id"] for event in events] == [2]
 
 
 def test_many_clients_are_served_by_one_poller_and_each_event_is_encoded_once(
@@ -169,16 +151,16 @@ def test_many_clients_are_served_by_one_poller_and_each_event_is_encoded_once(
     monkeypatch.setattr(store, "events", counted_events)
     monkeypatch.setattr(sse, "encode", counted_encode)
     began = time.monotonic()
-    num_clients = num_clients_of(url)
+    all_listen = threading.Barrier(21)
 
     def write() -> None:
-        wait_until(lambda: num_clients() == 20)
+        all_listen.wait()
         for _ in range(10):
             create(store)
 
     writer = threading.Thread(target=write)
     writer.start()
-    ids_of_clients = in_threads(lambda: [event["id"] for event in follow(url, 10)], 20)
+    ids_of_clients = in_threads(lambda: [event["id"] for event in follow(url, 10, when_open=all_listen.wait)], 20)
     writer.join()
     assert ids_of_clients == [list(range(1, 11))] * 20
     assert encoded == list(range(1, 11))
@@ -190,7 +172,7 @@ def test_nobody_polls_when_nobody_listens(service: tuple[str, Store], monkeypatc
     create(store)
     follow(url, 1, "?after=0")
     num_clients = num_clients_of(url)
-    wait_until(lambda: num_clients() == 0)
+    until(lambda: num_clients() == 0, "no client")
     polls: list[int] = []
     with monkeypatch.context() as patched:
         patched.setattr(store, "events", lambda **_: polls.append(1))
@@ -209,11 +191,10 @@ def test_a_client_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: pyt
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", settings.port))
             client.sendall(b"GET /v1/events?after=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            received = len(client.recv(1))  # from here on it is a client
             num_clients = num_clients_of(url)
-            wait_until(lambda: num_clients() == 1)
-            wait_until(lambda: num_clients() == 0)
-            client.settimeout(10)
-            received = 0
+            until(lambda: num_clients() == 0, "no client")
+            client.settimeout(PATIENCE_SECONDS)
             with suppress(ConnectionResetError):
                 while chunk := client.recv(2**16):
                     received += len(chunk)
@@ -234,7 +215,7 @@ def test_a_client_that_leaves_is_forgotten(service: tuple[str, Store], monkeypat
     create(store)
     follow(url, 1, "?after=0")
     num_clients = num_clients_of(url)
-    wait_until(lambda: num_clients() == 0)
+    until(lambda: num_clients() == 0, "no client")
 
 
 def test_a_chunk_that_is_not_taken_in_time_ends_the_stream(
@@ -247,7 +228,7 @@ def test_a_chunk_that_is_not_taken_in_time_ends_the_stream(
 
     async def run() -> None:
         hub = EventHub(store)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await sse.EventStream(hub.follow(None, None)).stream_response(never)
         assert hub.num_clients == 0
 
@@ -265,7 +246,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 async def take(stream: AsyncGenerator[bytes], count: int) -> list[int]:
     ids: list[int] = []
     while len(ids) < count:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             chunk = await anext(stream)
         ids += [json.loads(line[6:])["id"] for line in chunk.decode().splitlines() if line.startswith("data: ")]
     return ids
@@ -342,7 +323,7 @@ def test_a_poller_that_fails_ends_the_streams_so_that_clients_come_again(
         await anext(stream)
         with monkeypatch.context() as patched:
             patched.setattr(store, "events", broken)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 assert [chunk async for chunk in stream] == []
         again = hub.follow(0, None)
         create(store)
@@ -359,7 +340,7 @@ def test_closing_the_hub_ends_every_stream(store: Store) -> None:
         stream = hub.follow(None, None)
         await anext(stream)
         asyncio.get_running_loop().call_later(0.2, hub.close)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert [chunk async for chunk in stream] == []
 
     asyncio.run(run())

@@ -12,6 +12,7 @@ from benchmarks.curves.forks import CRASHED, HANGS, in_forks
 from benchmarks.same_curve import FOLDERS, Outcome, compared, figures, idioms, largest_difference, page, plans
 from estimators.model import INDIVISIBLE, Divisions
 from tests.services.warm import Warm
+from tests.waiting import PATIENCE_SECONDS
 
 SINGLE = {"values": [{"loss": 2.0}, {"loss": 1.0}]}
 
@@ -28,6 +29,7 @@ def run(warm: Warm, *arguments: str) -> dict[str, Any]:
     return figures_of_run
 
 
+@pytest.mark.full
 def test_a_plan_of_some_idioms_trains_the_model_of_one_rank(warm: Warm) -> None:
     values = run(warm, "--quick")
     assert values["equal"] > values["refused"]
@@ -86,7 +88,7 @@ def test_a_fork_that_crashes_or_hangs_spoils_only_its_own_answer() -> None:
         while True:
             pass
 
-    assert in_forks([lambda: [1], lambda: os._exit(1)], 60) == [[1], CRASHED]
+    assert in_forks([lambda: [1], lambda: os._exit(1)], PATIENCE_SECONDS) == [[1], CRASHED]
     assert in_forks([lambda: [1], hang], 1) == [[1], HANGS]
 
 

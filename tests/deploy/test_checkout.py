@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("api", "scamp_service", "workloads", "placement", "estimators")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -45,7 +47,7 @@ def test_help_lists_every_target_and_is_what_make_alone_does() -> None:
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert targets is not None
     shown = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
-    assert set(re.findall(r"^ +make (\w+) +\S", shown, re.MULTILINE)) == set(targets.group(1).split())
+    assert set(re.findall(r"^ +make ([\w-]+) +\S", shown, re.MULTILINE)) == set(targets.group(1).split())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,9 @@ def test_help_lists_every_target_and_is_what_make_alone_does() -> None:
         ("setup", ["deploy/environment.py setup"]),
         ("run", ["deploy/environment.py setup", "exec .venv/bin/python -m scamp_service demo"]),
         ("static", ["setup --dev", "ruff check", "oxlint", "-m mypy", "lint-imports"]),
-        ("pytest", ["setup --dev", "-m pytest"]),
+        ("pytest", ["setup --dev", "-m pytest", '-m "quick and']),
+        ("rest", ["setup --dev", "-m pytest", '-m "not quick and']),
+        ("test-all", ["setup --dev", "lint-imports", '-m "quick and', '-m "not quick and']),
         ("lock", ["deploy/environment.py lock"]),
         ("bench", ["setup", "--quick"]),
     ],
@@ -104,7 +108,7 @@ def test_the_command_runs_the_checkout_although_the_users_folder_has_packages_of
         (tmp_path / package / "__init__.py").write_text("raise RuntimeError('shadowed')")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [command, "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        [command, "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
     assert done.returncode == 0, done.stderr
     assert "serve" in done.stdout

@@ -26,6 +26,7 @@ def ranks(tmp_path: Path, warm: Warm) -> Iterator[Ranks]:
     started.close()
 
 
+@pytest.mark.full
 def test_the_port_learns_the_same_under_every_plan(ranks: Ranks) -> None:
     fixed = parse_study(STUDY.read_text()).fixed
     options: dict[str, Any] = {

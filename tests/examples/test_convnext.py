@@ -17,6 +17,8 @@ from workloads.loading import load_workload
 from workloads.training.samples import batch_indices
 from workloads.training.step import train_step
 
+pytestmark = pytest.mark.full
+
 STUDY = Path(__file__).parents[2] / "examples" / "convnext.yaml"
 SPEC = parse_study(STUDY.read_text())
 
@@ -34,6 +36,7 @@ def sizing(tmp_path_factory: pytest.TempPathFactory, code: bytes, warm_traces: N
     sizer.close()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("number", "num_ranks"),
     [(0, {1}), pytest.param(1, {2, 4}, marks=pytest.mark.soak), (2, {4})],

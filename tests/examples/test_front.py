@@ -21,6 +21,8 @@ from scamp_service.study.values import Params
 from tests.scamp_service.search.studies import Trial
 from workloads.loading import load_workload
 
+pytestmark = pytest.mark.full
+
 STUDY = Path(__file__).parents[2] / "examples" / "front.yaml"
 SPEC = parse_study(STUDY.read_text())
 NUM_TRIALS, NUM_STEPS = 4, 3

@@ -17,6 +17,8 @@ from workloads.training.attempt.job import TrainingJob
 from workloads.training.runtime import train
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(folder.name for folder in PORTS.iterdir()))
 def test_a_port_is_accepted_and_trains(name: str, tmp_path: Path) -> None:
     spec = parse_study((PORTS / name / "study.yaml").read_text())

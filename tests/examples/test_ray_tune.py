@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,7 +21,7 @@ def test_each_trial_has_the_processes_that_its_candidate_needs_and_one_that_fits
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SCAMP_DATA_DIR": str(tmp_path / "scamp")}
     environment |= {"HOME": str(tmp_path)}  # where Tune writes its results
     command = [sys.executable, "examples/ray_tune.py"]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ran.returncode == 0, ran.stderr
     small, large, too_large = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith('{"width"')]
     assert (small["num_bundles"], large["num_bundles"]) == (1, 2) and large["plan"].startswith("FSDP over 2 ranks")

@@ -43,6 +43,8 @@ WHOLE = [pytest.param(shape, 96, {}, marks=[pytest.mark.soak] * (shape in SLOW),
 SMALLER = pytest.param("large volumes", 56, {"side": 24}, id="smaller volumes on smaller devices")
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize(("shape", "mib", "smaller"), [*WHOLE, SMALLER])
 def test_each_shape_gets_the_plan_that_it_needs(
     shape: str, mib: int, smaller: dict[str, Any], sizing: tuple[Sizing, str]

@@ -12,6 +12,7 @@ import pytest
 
 from scamp_service.host import Process, allow_many_files, source_hash
 from tests.services.processes import ROOT, environment
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_a_process_is_gone_once_it_has_ended_even_as_a_zombie() -> None:
@@ -57,7 +58,12 @@ def test_as_many_files_may_be_open_as_the_hard_limit_allows(
 def test_a_service_does_not_start_where_too_few_files_may_be_open(tmp_path: Path) -> None:
     command = f"ulimit -n 48; exec {sys.executable} -m scamp_service serve"
     done = subprocess.run(
-        ["sh", "-c", command], cwd=ROOT, env=environment(tmp_path / "data"), capture_output=True, text=True, timeout=60
+        ["sh", "-c", command],
+        cwd=ROOT,
+        env=environment(tmp_path / "data"),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 2
     assert "needs up to 256 open files, and only 48 are allowed here: raise the limit (`ulimit" in done.stderr

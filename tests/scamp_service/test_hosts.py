@@ -25,9 +25,10 @@ import yaml
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.store.store import Store
 from tests.services.hosts import Host, command_of, network
-from tests.services.processes import ROOT, until
+from tests.services.processes import ROOT
+from tests.waiting import PATIENCE_SECONDS, until
 
-pytestmark = [pytest.mark.hosts, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hosts, pytest.mark.ray, pytest.mark.soak]
 
 PAGE = (ROOT / "docs" / "hosts.md").read_text()
 TOKEN, RAY_HEAD, RAY_NODE, SERVICE = range(2, 6)  # steps of the page
@@ -35,7 +36,6 @@ SMALL_HEAD = " --num-cpus=1 --include-dashboard=false --object-store-memory=1000
 SMALL_NODE = " --num-cpus=2 --object-store-memory=100000000 --resources='{\"virtual_device\": 2}'"
 OPTIONS = {"SCAMP_DEVICE_MIB": "21", "SCAMP_MAX_GANGS_PER_DEVICE": "1", "SCAMP_LEASE_SECONDS": "3"}
 EVERY, STEPS = 5, 40
-PATIENCE_SECONDS = 400.0
 
 
 def study(steps: int) -> dict[str, object]:
@@ -59,11 +59,11 @@ class Network:
         self.head, self.hosts, self.nodes = head, [head, *nodes], list[Host]()
         self._folder = head.outside.parent
         self._ray: dict[str, subprocess.Popen[bytes]] = {}
-        assert self.take(TOKEN, head).wait(60) == 0, self.output(head, TOKEN)
+        assert self.take(TOKEN, head).wait(PATIENCE_SECONDS) == 0, self.output(head, TOKEN)
         for node in nodes:
             shutil.copytree(head.outside / ".ray", node.outside / ".ray")  # as the page says
         self.take(RAY_HEAD, head, SMALL_HEAD)
-        until(lambda: "Ray runtime started" in self.output(head, RAY_HEAD), "Ray's head", 60)
+        until(lambda: "Ray runtime started" in self.output(head, RAY_HEAD), "Ray's head")
 
     def take(self, step: int, host: Host, options: str = "", **variables: str) -> subprocess.Popen[bytes]:
         """Run the commands of one step of the page on a host; ``options`` follow the last command."""
@@ -77,7 +77,7 @@ class Network:
     def leave(self, host: Host) -> None:
         """Stop Ray on a node, as the page says."""
         end([host], "ray start")
-        self._ray[host.name].wait(60)
+        self._ray[host.name].wait(PATIENCE_SECONDS)
         self.nodes.remove(host)
 
     def lose(self, host: Host) -> None:
@@ -154,8 +154,8 @@ def running(*names: str) -> Iterator[Network]:
         for node in nodes[:2]:
             net.join(node)
         net.take(SERVICE, head, **OPTIONS)
-        until(lambda: "ScaMP is at" in net.output(head, SERVICE), "the service", 60)
-        until(lambda: net.num_devices() == 4, "the devices of two nodes", 120)
+        until(lambda: "ScaMP is at" in net.output(head, SERVICE), "the service")
+        until(lambda: net.num_devices() == 4, "the devices of two nodes")
         yield net
 
 
@@ -209,7 +209,7 @@ def shut_down(net: Network) -> None:
     end([net.head], "ray start")
     for host in net.hosts:
         try:
-            until(partial(_is_empty, host), "its processes end", 60)
+            until(partial(_is_empty, host), "its processes end")
         except AssertionError:
             pytest.fail(f"left on host {host.name}: {[command_of(pid) for pid in host.pids()]}")
 
@@ -220,7 +220,7 @@ def end(hosts: list[Host], words: str) -> None:
         for pid in host.pids(words):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-    until(lambda: not any(host.pids(words) for host in hosts), f"the end of {words}", 60)
+    until(lambda: not any(host.pids(words) for host in hosts), f"the end of {words}")
 
 
 def a_gang_over_two_hosts_trains_with_the_commands_of_the_page() -> int:
@@ -249,7 +249,7 @@ def a_host_that_freezes_is_replaced_and_disturbs_nothing_when_it_continues() -> 
         net.join(d)
         num_hosts = complete(net, submitted, STEPS, num_lost=1)
         c.thaw()
-        until(lambda: not c.pids("ray::"), "the ranks of the frozen host end by themselves", 120)
+        until(lambda: not c.pids("ray::"), "the ranks of the frozen host end by themselves")
         shut_down(net)
         return num_hosts
 
@@ -261,7 +261,7 @@ def the_ranks_of_a_host_that_stays_cut_off_end_before_the_trial_runs_again() -> 
         assert_trains(net)
         c.disconnect()
         net.join(d)
-        until(lambda: not c.pids("ray::Rank"), "the ranks of the host end by themselves", 120)
+        until(lambda: not c.pids("ray::Rank"), "the ranks of the host end by themselves")
         assert net.num_attempts() == 1
         num_hosts = complete(net, submitted, STEPS, num_lost=1)
         c.reconnect()
@@ -295,7 +295,7 @@ def a_drained_host_gives_its_trials_to_others() -> int:
         net.join(d)
         net.leave(c)
         num_hosts = complete(net, submitted, STEPS, num_lost=1)
-        until(lambda: not c.pids(), "the end of the processes of the drained host", 60)  # Ray takes half a minute
+        until(lambda: not c.pids(), "the end of the processes of the drained host")  # Ray takes half a minute
         shut_down(net)
         return num_hosts
 

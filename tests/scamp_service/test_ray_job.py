@@ -20,10 +20,11 @@ import pytest
 
 from scamp_service.store.store import Store
 from tests.services.curious import SECRETS, curious, found_in
-from tests.services.processes import ROOT, environment, until
+from tests.services.processes import ROOT, environment
 from tests.services.serving import free_port
+from tests.waiting import PATIENCE_SECONDS, until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.ray
 
 STUDY = """
 name: through a job
@@ -97,13 +98,13 @@ class Head:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_SECONDS,
         )
 
     def stop(self) -> None:
         self._http.close()
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
+        self.process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +158,8 @@ def test_nobody_submits_without_the_token(head: Head) -> None:
     ray = Path(sys.executable).with_name("ray")
     environment = {**head.environment, "RAY_AUTH_TOKEN": "f" * 64}  # it wins over the file
     command: list[str | Path] = [ray, "job", "submit", "--address", head.url, "--", "true"]
-    job = subprocess.run(command, env=environment, cwd=head.folder, capture_output=True, text=True, timeout=60)
+    job = subprocess.run(
+        command, env=environment, cwd=head.folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert job.returncode != 0 and "token" in (job.stdout + job.stderr).lower()
     assert httpx.get(f"{head.url}/api/jobs/").status_code in (401, 403)

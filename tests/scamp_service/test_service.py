@@ -23,9 +23,10 @@ from scamp_service.lifecycle import StudyState
 from scamp_service.store.store import Store
 from tests.services.kills import CLUSTER, LARGE_MODEL, STUDY, UnderFire
 from tests.services.postgres import postgres
-from tests.services.processes import ROOT, Served, environment, pids_of, trains, until
+from tests.services.processes import ROOT, Served, environment, pids_of, trains
+from tests.waiting import PATIENCE_SECONDS, until
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.ray
 
 SMALL = STUDY | {"name": "one rank each", "fixed": {"depth": 2, "width": 32, "patch": 4}}
 LARGE = STUDY | {"name": "two ranks each", "fixed": LARGE_MODEL}
@@ -191,7 +192,7 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
     check_bad_input_changes_nothing(first)
     until(lambda: any(a["checkpoint_step"] > 0 for a in watched.attempts()), "a first checkpoint")
     first.kill()
-    until(lambda: not pids_of(data_dir), "the end of every process", 60)
+    until(lambda: not pids_of(data_dir), "the end of every process")
     services.append(Served(data_dir, **CLUSTER))
     second = watched.service = services[-1]
     after = {view["id"]: view["summary"]["trials"] for view in map(_detail(second), before)}
@@ -204,18 +205,14 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
     assert steps[0] > trial["attempts"][0]["checkpoint_step"], "it resumes from its checkpoint"
 
 
-@pytest.mark.parametrize(
-    ("words", "patience"), [("scamp_service controller", 60), pytest.param("-m api", 90, marks=pytest.mark.soak)]
-)
-def test_a_process_that_freezes_is_replaced_and_nothing_is_lost(
-    services: list[Served], words: str, patience: float
-) -> None:
+@pytest.mark.parametrize("words", ["scamp_service controller", pytest.param("-m api", marks=pytest.mark.soak)])
+def test_a_process_that_freezes_is_replaced_and_nothing_is_lost(services: list[Served], words: str) -> None:
     service = services[-1]
     watched = Watched(service, study(SMALL, trials=2, steps=100))
     until(lambda: watched.trains_on(1), "a gang that reports")
     (frozen,) = service.pids(words)
     os.kill(frozen, signal.SIGSTOP)
-    until(lambda: frozen not in service.pids(words), "its end", patience)
+    until(lambda: frozen not in service.pids(words), "its end")
     until(watched.finished, "the end of the study")
     assert {trial["num_lost"] for trial in watched.check()} == {0}
 
@@ -249,7 +246,7 @@ def test_a_run_whose_ray_dies_says_so_at_once_and_its_study_stays(tmp_path: Path
         until(lambda: store.open_attempts(), "an attempt")
         (pid,) = pids_of(data_dir, "raylet/raylet")
         os.kill(pid, signal.SIGKILL)
-        said = run.communicate(timeout=90)[1].decode()
+        said = run.communicate(timeout=PATIENCE_SECONDS)[1].decode()
     assert run.returncode == 1 and "`scamp serve` continues study 1" in said, said
     until(lambda: not pids_of(data_dir), "the end of its processes")
     assert store.study(1).state is StudyState.RUNNING
@@ -264,10 +261,10 @@ def kill(service: Served, words: str) -> None:
 
 def kill_a_rank(service: Served, watched: Watched, rng: random.Random) -> bool:
     """SIGKILL one of the ranks that train, once every running trial has a checkpoint; whether there was one."""
-    began = time.monotonic()
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not watched.finished():
         attempts = watched.attempts()
-        assert time.monotonic() < began + 120, f"no checkpoint: {attempts}"
+        assert time.monotonic() < deadline, f"no checkpoint: {attempts}"
         ready = attempts and all(attempt["checkpoint_step"] > 0 for attempt in attempts)
         if ready and (victims := [pid for pid in service.pids("ray::Rank") if trains(pid)]):
             os.kill(rng.choice(victims), signal.SIGKILL)
@@ -286,7 +283,7 @@ def check_bad_input_changes_nothing(service: Served) -> None:
         (_body(STUDY | {"name": "nothing to tune", "space": {}}), 422, "space"),
         (_body(STUDY | {"name": "log of 0", "space": {"lr": {"low": 0, "high": 1, "log": True}}}), 422, "space.lr"),
     ]:
-        answer = httpx.post(url, content=content, headers=as_json, timeout=30)
+        answer = httpx.post(url, content=content, headers=as_json, timeout=PATIENCE_SECONDS)
         assert answer.status_code == status and answer.headers["content-type"] == "application/problem+json"
         assert words in answer.json()["detail"]
     assert _ids(service) == studies

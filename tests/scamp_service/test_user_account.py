@@ -95,7 +95,6 @@ def test_a_user_that_cannot_run_our_python_is_refused(monkeypatch: pytest.Monkey
     assert "TMPDIR" in words
 
 
-@pytest.mark.timeout(120)
 def test_as_another_user_the_code_of_a_study_reads_nothing_of_the_service(
     account: UserAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,9 @@ from scamp_service.errors import Refused
 from scamp_service.user_account import account_of
 from tests.services import hostile
 from tests.services.curious import SECRETS, curious, found_in, given
-from tests.services.processes import ROOT, Served, run_scamp, until
+from tests.services.processes import ROOT, Served, run_scamp
 from tests.services.seen_python import where_python_is_seen
+from tests.waiting import until
 
 WHO = """
 reads = sum(os.access(name, os.R_OK) for name in SERVICE)
@@ -39,7 +40,6 @@ def check_that_nothing_was_found(folder: Path) -> None:
 
 @pytest.mark.soak  # half a minute; `scamp serve` and a job start their processes in the same way
 @pytest.mark.ray
-@pytest.mark.timeout(300)
 def test_scamp_run_shows_no_secret_to_users_code(tmp_path: Path) -> None:
     done = run_scamp(tmp_path / "data", "run", curious(tmp_path), "--json", **given(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,6 @@ def test_scamp_run_shows_no_secret_to_users_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(300)
 def test_scamp_serve_shows_no_secret_to_users_code(tmp_path: Path) -> None:
     study = curious(tmp_path)
     service = Served(tmp_path / "data", **given(tmp_path))
@@ -63,7 +62,6 @@ def test_scamp_serve_shows_no_secret_to_users_code(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.postgres
-@pytest.mark.timeout(300)
 def test_as_another_user_no_process_of_users_code_reads_what_is_the_services(
     tmp_path: Path, postgres_server: Any
 ) -> None:
@@ -95,7 +93,6 @@ def test_as_another_user_no_process_of_users_code_reads_what_is_the_services(
 
 @pytest.mark.ray
 @pytest.mark.postgres
-@pytest.mark.timeout(900)
 def test_a_hostile_workload_reads_nothing_that_is_not_its_own_and_hangs_nothing() -> None:
     """A tenth of the cases in ``tests/services/hostile_cases.py``, by the benchmark that runs all."""
     command = where_python_is_seen([sys.executable, "-m", "benchmarks.trust", "--only", "hostile", "--quick"])

@@ -28,13 +28,14 @@ from scamp_service.client import Client
 from scamp_service.errors import Refused
 from scamp_service.user_account import account_of, started_as
 from tests.services.postgres import PostgresServer, find_postgres, postgres
-from tests.services.processes import Served, pids_of, until
+from tests.services.processes import Served, pids_of
+from tests.waiting import PATIENCE_SECONDS, until
 from workloads.files.untrusted import remove
 
 ACCOUNTS = ("daemon", "bin", "games", "www-data")
 """Users that exist on most hosts and own nothing: PostgreSQL belongs to another one."""
 CANARY = "canary-of-the-service"
-HANG_SECONDS = 10.0
+HANG_SECONDS = 60.0
 MOST_BYTES = 2**26
 """Bytes of an answer that are read."""
 
@@ -259,7 +260,7 @@ class HostileService:
         self.study = self._submit("Hostile")
         for study_id in (self.study, self.doomed, self.pickles):
             with contextlib.suppress(AssertionError):  # whatever hangs is what a case is about
-                until(partial(self.has_ended, study_id), "the end of a study", 90)
+                until(partial(self.has_ended, study_id), "the end of a study")
 
     def folder(self, study_id: int, number: int = 0) -> Path:
         """The folder of a trial."""
@@ -305,7 +306,7 @@ class HostileService:
 
     def run_as_hostile(self, program: str, *arguments: str) -> None:
         process = self.as_hostile(program, *arguments)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 0
 
     def names_and_numbers(self) -> list[str]:

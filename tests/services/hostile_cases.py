@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.services.hostile import CANARY, TRIES, WAYS, HostileService
-from tests.services.processes import until
+from tests.waiting import until
 
 NUM_CLIENTS = 45
 """More requests at once than the API has threads."""
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 def waits(program: str, *arguments: str) -> bool:
     """Whether a Python program of root does not end by itself within two seconds."""
     try:
-        subprocess.run([sys.executable, "-c", program, *arguments], timeout=2.0, capture_output=True)
+        subprocess.run([sys.executable, "-c", program, *arguments], timeout=1.0, capture_output=True)
     except subprocess.TimeoutExpired:
         return True
     return False
@@ -252,7 +252,7 @@ def _swapped(service: HostileService) -> Outcome:
     swapper = service.as_hostile(SWAP, str(folder), str(service.outside / "secret"))
     try:
         assert swapper.stdout is not None and swapper.stdout.readline() == b"swapping\n"
-        until(lambda: _checked_then_read(folder / "swapped") == CANARY, "a reader that looks before it opens", 60)
+        until(lambda: _checked_then_read(folder / "swapped") == CANARY, "a reader that looks before it opens")
         answers = [service.get(_files(service) + "/swapped") for _ in range(60)]
     finally:
         swapper.kill()
@@ -327,7 +327,7 @@ def _removed(service: HostileService) -> Outcome:
     assert waits("import shutil, sys; shutil.rmtree(sys.argv[1])", str(fifo)), "its removal hangs nobody"
     service.client.delete(service.doomed)
     try:
-        until(lambda: not os.path.lexists(linked) and not os.path.lexists(fifo), "the removal of both", 60)
+        until(lambda: not os.path.lexists(linked) and not os.path.lexists(fifo), "the removal of both")
         hung = False
     except AssertionError:
         hung = True

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.services.processes import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 TOOLS = ("ip", "unshare", "nsenter", "mount")
 INIT = """
@@ -78,7 +78,7 @@ class Host:
             [*new, "--", "sh", "-c", SET_UP, "sh", self.name, *folders, sys.executable, INIT],
             stdin=subprocess.DEVNULL,
         )
-        self._init = until(self._find_init, f"the first process of host {self.name}", 20)
+        self._init = until(self._find_init, f"the first process of host {self.name}")
 
     def _find_init(self) -> int:
         assert self._unshare.poll() is None, f"host {self.name} did not start"
@@ -113,7 +113,7 @@ class Host:
     def kill(self) -> None:
         """Pull the plug: every process of the host ends at once."""
         os.kill(self._init, signal.SIGKILL)
-        self._unshare.wait(20)
+        self._unshare.wait(PATIENCE_SECONDS)
 
     def freeze(self) -> None:
         """Stop every process of the host."""
@@ -144,7 +144,7 @@ class Host:
         if self._unshare.poll() is None:
             self.kill()
         for process in self._started:
-            process.wait(20)
+            process.wait(PATIENCE_SECONDS)
 
 
 @contextmanager

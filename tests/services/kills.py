@@ -22,6 +22,7 @@ from scamp_service.errors import Unavailable
 from scamp_service.store.store import Store
 from tests.services.postgres import PostgresServer
 from tests.services.processes import Served, pids_of
+from tests.waiting import PATIENCE_SECONDS
 
 CLUSTER = {
     "SCAMP_VIRTUAL_DEVICES": "2",
@@ -60,8 +61,6 @@ VICTIMS: Mapping[str, str] = {
 LONGEST_FREEZE_SECONDS = 15.0
 LAST_GASP_SECONDS = 3.0
 """Seconds: reports so soon after a hit may come from ranks that end because of it."""
-RECOVERY_SECONDS = 180.0
-END_SECONDS = 600.0
 
 
 @dataclass
@@ -97,7 +96,7 @@ class UnderFire:
 
     def _start(self) -> None:
         """Start the service, again if it gives up: it does while a process that is frozen holds the database."""
-        deadline = time.monotonic() + RECOVERY_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 self._service = Served(self._data_dir, **CLUSTER, SCAMP_DATABASE_URL=self._url)
@@ -119,11 +118,11 @@ class UnderFire:
             self._check()
         finally:
             self._service.abandon()
-        deadline = time.monotonic() + 60  # of a Ray whose guardian was killed, agents notice late
+        deadline = time.monotonic() + PATIENCE_SECONDS  # of a Ray whose guardian was killed, agents notice late
         while (left := pids_of(self._data_dir)) and time.monotonic() < deadline:
             time.sleep(0.2)
         if left:
-            self.found.leaked.append(f"{len(left)} processes are left a minute after the service has stopped")
+            self.found.leaked.append(f"{len(left)} processes are left long after the service has stopped")
         return self.found
 
     def _hit(self) -> None:
@@ -162,7 +161,7 @@ class UnderFire:
 
     def _asked(self, question: Any) -> Any:
         """The answer of the API, which may be away for a while."""
-        deadline = time.monotonic() + RECOVERY_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 return question(self._service.client)
@@ -198,7 +197,7 @@ class UnderFire:
     def _recover(self) -> None:
         """Wait for a controller that has beaten since the last hit, and for a rank that has reported since."""
         last, wall = self._hits[-1][1], time.time() + LAST_GASP_SECONDS
-        deadline = last + RECOVERY_SECONDS
+        deadline = last + PATIENCE_SECONDS
         while time.monotonic() < deadline and not (self._beats_since(last) and self._reported_at > wall):
             time.sleep(0.2)
             self._keep_busy()
@@ -206,7 +205,7 @@ class UnderFire:
         now = time.monotonic()
         self.found.seconds += [(victim, now - when) for victim, when in self._hits]
         if now >= deadline:
-            self.found.lost.append(f"nothing trains {RECOVERY_SECONDS:.0f} s after {self._hits}")
+            self.found.lost.append(f"nothing trains {PATIENCE_SECONDS:.0f} s after {self._hits}")
         self._hits.clear()
 
     def _beats_since(self, when: float) -> bool:
@@ -214,7 +213,7 @@ class UnderFire:
         return silent is not None and time.monotonic() - silent > when
 
     def _finish(self) -> None:
-        deadline = time.monotonic() + END_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not all(spec.get("read") for spec in self._specs.values()):
             self._trials()
             time.sleep(0.5)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -19,6 +18,7 @@ import psycopg
 
 from scamp_service.store import schema
 from scamp_service.store.store import Store
+from tests.waiting import PATIENCE_SECONDS, until
 
 _numbers = count()
 
@@ -66,7 +66,7 @@ class PostgresServer:
             "UTF8",
             "--no-sync",
         ]
-        subprocess.run(initdb, check=True, capture_output=True, cwd=directory, timeout=60, **as_user)
+        subprocess.run(initdb, check=True, capture_output=True, cwd=directory, timeout=PATIENCE_SECONDS, **as_user)
         options: list[str | Path] = ["-F", "-k", directory, "-c", "listen_addresses=", "-c", "max_connections=200"]
         self._command = [binaries / "postgres", "-D", directory / "data", *options]
         self._as_user = as_user
@@ -103,7 +103,7 @@ class PostgresServer:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGQUIT)
-        self.process.wait(timeout=30)
+        self.process.wait(PATIENCE_SECONDS)
         self.log.close()
 
     @contextmanager
@@ -120,15 +120,15 @@ class PostgresServer:
                 os.kill(pid, signal.SIGCONT)
 
     def _wait(self) -> None:
-        end = time.monotonic() + 60
-        while True:
+        def answers() -> bool:
             try:
                 psycopg.connect(host=str(self.directory), user="postgres", dbname="postgres").close()
-                return
+                return True
             except psycopg.OperationalError:
                 assert self.process.poll() is None, (self.directory / "log").read_text()
-                assert time.monotonic() < end, (self.directory / "log").read_text()
-                time.sleep(0.05)
+                return False
+
+        until(answers, "PostgreSQL")
 
 
 def _unprivileged(directory: Path) -> dict[str, Any]:

@@ -10,26 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from scamp_service.client import Client
 from scamp_service.store.store import Store
 from tests.services.serving import free_port
+from tests.waiting import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE_SECONDS = 180.0
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T | None], condition_name: str, seconds: float = PATIENCE_SECONDS) -> T:
-    """The first true answer of ``condition``."""
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {condition_name}"
-        time.sleep(0.1)
-    return result
 
 
 def environment(data_dir: Path, **variables: str) -> dict[str, str]:
@@ -104,7 +92,7 @@ class Served:
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL of the supervisor alone."""

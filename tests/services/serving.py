@@ -24,6 +24,7 @@ from scamp_service.settings import Settings
 from scamp_service.store.recorded_cluster import RecordedDevice
 from scamp_service.store.store import Store
 from tests.values import new_attempt, sized
+from tests.waiting import PATIENCE_SECONDS, until
 
 SPEC: Json = {
     "name": "a study",
@@ -86,15 +87,17 @@ def served(settings: Settings) -> Iterator[tuple[str, Store]]:
     server = server_for(settings)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 180
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < deadline, "the API did not start"
-        time.sleep(0.01)
+
+    def has_started() -> bool:
+        assert thread.is_alive(), "the API did not start"
+        return server.started
+
+    until(has_started, "the API")
     try:
         yield url_of(settings.host, settings.port), server.config.app.state.store  # type: ignore[union-attr]
     finally:
         server.should_exit = True
-        thread.join(180)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive(), "the API did not stop"
 
 

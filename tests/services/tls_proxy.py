@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.waiting import PATIENCE_SECONDS
+
 CHUNK_BYTES = 65536
 
 
@@ -71,12 +73,12 @@ class TlsProxy:
         finally:
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
-            accepting.join(10)
+            accepting.join(PATIENCE_SECONDS)
             for connection in self._open:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
             for thread in self._threads:
-                thread.join(10)
+                thread.join(PATIENCE_SECONDS)
 
     def _accept(self) -> None:
         while True:

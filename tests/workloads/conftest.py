@@ -12,6 +12,7 @@ import pytest
 
 from estimators.model import Plan
 from tests.services.warm import Warm
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Rank:
@@ -30,7 +31,7 @@ class Rank:
 
     def answer(self) -> dict[str, Any]:
         line = self._answers.readline()
-        assert line, f"the rank died with {self._fork.wait(10)}"
+        assert line, f"the rank died with {self._fork.wait(PATIENCE_SECONDS)}"
         answer: dict[str, Any] = json.loads(line)
         return answer
 

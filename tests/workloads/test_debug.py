@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
+from tests.waiting import PATIENCE_SECONDS
 from workloads import debug
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "features" / "workloads" / "sequences.py"
@@ -39,7 +40,9 @@ def reports(output: str) -> list[Any]:
 def test_two_processes_of_torchrun_print_the_losses_of_a_trial(ranks: Any) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "workloads.debug"]
     plan = ["--plan", "dp_replicate=2,zero1=true,micro_batch=8"]
-    done = subprocess.run([*command, *OPTIONS, *plan], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        [*command, *OPTIONS, *plan], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "Memory block of unknown size" not in done.stderr, (
         "torch's warning of memory that is older than its profiler"

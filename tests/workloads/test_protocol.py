@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 from tests.services.processes import ROOT
+from tests.waiting import PATIENCE_SECONDS
 from workloads.protocol import Workload
 
 LOADED = """
@@ -21,7 +22,9 @@ print(*sorted(name for name in sys.modules if name.startswith("workloads.")))
 
 
 def test_what_a_users_file_imports_brings_no_mechanism_along() -> None:
-    done = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     names = ["datasets", "files", "files.untrusted", "hints", "inheritance", "protocol", "seeds", "trial"]
     assert (done.stdout.split(), done.stderr) == ([f"workloads.{name}" for name in names], "")
 

@@ -11,6 +11,8 @@ from tests.services.warm import Warm
 from tests.workloads.conftest import Ranks
 from workloads.training.memory.budget import ALLOWANCE_BYTES
 
+pytestmark = pytest.mark.full
+
 MODEL = {"depth": 3, "width": 96}
 ALONE, PAIR = Plan(64), Plan(32, dp_shard=2)
 ALLOWANCE_MIB = ALLOWANCE_BYTES // MIB
@@ -95,6 +97,7 @@ def test_what_a_later_step_keeps_is(train: Any) -> None:
     assert train(3, ("loss", 1, 20, "arrays"))["error"] == "OutOfMemory"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_tensors_get_nothing_of_it_in_any_step(train: Any, step: int) -> None:
     ended = train(3, ("loss", step, 20, "tensor"))

@@ -12,6 +12,7 @@ from scamp_service.store.store import Store
 from tests.api.dashboard.filler import fill
 from tests.api.dashboard.serving import serving
 from tests.conftest import find_chromium
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def address(settings: Settings, store: Store) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=1000 * PATIENCE_SECONDS)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments)
@@ -63,7 +64,7 @@ def open_page(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(1000 * PATIENCE_SECONDS)
         watch(page)
         page.goto(address + path)
         expect(page.locator("#connection")).to_have_text("Live")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from playwright.sync_api import FloatRect, Page, expect
 
 from api.app import create_app
 from scamp_service.settings import Settings
+from tests.waiting import PATIENCE_SECONDS
 
 
 @contextmanager
@@ -26,7 +28,7 @@ def serving(settings: Settings, port: int = 0) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(timeout=20)
+        thread.join(PATIENCE_SECONDS)
         listener.close()
 
 
@@ -39,10 +41,11 @@ def plot_in(page: Page, chart: str) -> FloatRect:
     page.locator(chart).scroll_into_view_if_needed()
     expect(page.locator(f"{chart} canvas")).to_be_visible()
     before: FloatRect | None = None
-    for _ in range(100):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
         box = page.locator(f"{chart} .u-over").bounding_box()
         if box is not None and box == before:
             return box
+        assert time.monotonic() < deadline, f"{chart} does not come to rest"
         before = box
         page.wait_for_timeout(50)
-    raise AssertionError(f"{chart} does not come to rest")

@@ -28,7 +28,7 @@ def test_the_examples_are_accepted_and_a_copy_takes_the_files_along(browser: Bro
         page.get_by_role("link", name="New study").first.click()
         submit = page.get_by_role("button", name="Submit study")
         submit.click()
-        expect(page.locator("h1")).to_have_text("first study", timeout=60_000)
+        expect(page.locator("h1")).to_have_text("first study")
 
         page.goto(f"{url}/new")
         page.get_by_label("Begin with").select_option("a file of mine")
@@ -46,7 +46,7 @@ def test_the_examples_are_accepted_and_a_copy_takes_the_files_along(browser: Bro
         expect(page.locator("#chosen li")).to_have_count(0)
         page.get_by_label("Files", exact=True).set_input_files(mine)
         submit.click()
-        expect(page.locator("h1")).to_have_text("my model", timeout=60_000)
+        expect(page.locator("h1")).to_have_text("my model")
 
         page.get_by_role("link", name="Copy study").click()
         text = page.locator("#spec")
@@ -57,7 +57,7 @@ def test_the_examples_are_accepted_and_a_copy_takes_the_files_along(browser: Bro
         expect(text).to_have_value(re.compile("^name: its copy"))
         page.get_by_label("Only predict at first").check()
         submit.click()
-        expect(page.locator("h1")).to_have_text("its copy", timeout=60_000)
+        expect(page.locator("h1")).to_have_text("its copy")
         page.close()
     store = Store(settings.url)
     assert store.study(2).code == store.study(3).code is not None
@@ -65,6 +65,7 @@ def test_the_examples_are_accepted_and_a_copy_takes_the_files_along(browser: Bro
     store.close()
 
 
+@pytest.mark.sample
 def test_a_mistake_is_said_beside_the_button_and_the_text_stays(browser: Browser, address: str, store: Store) -> None:
     before = len(store.studies(limit=1000))
     page = browser.new_page()

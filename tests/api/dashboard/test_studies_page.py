@@ -48,6 +48,7 @@ def test_every_page_fits_the_window_in_both_themes(
     assert len(colours) == 2, "light and dark differ"
 
 
+@pytest.mark.sample
 @pytest.mark.browser
 def test_studies_are_listed_with_progress_best_and_devices(open_page: Callable[..., Page]) -> None:
     page = open_page("/")

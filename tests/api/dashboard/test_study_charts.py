@@ -83,6 +83,7 @@ def test_a_curve_under_the_pointer_is_named_and_its_row_marked(open_page: Callab
     expect(page.locator("#curves .tip")).to_contain_text("loss 0.1099 at step 120")
 
 
+@pytest.mark.sample
 @pytest.mark.browser
 def test_what_ranks_report_is_seen_without_a_reload(open_page: Callable[..., Page], store: Store) -> None:
     fill = Filler(store)

@@ -13,6 +13,7 @@ from tests.api.dashboard.filler import Filler
 from tests.api.dashboard.serving import trial_numbers
 
 
+@pytest.mark.sample
 @pytest.mark.browser
 def test_trials_are_sorted_by_a_click_and_filtered_by_state(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")

@@ -15,8 +15,8 @@ import pytest
 
 from api import ready_probe
 from tests.services.postgres import postgres
-from tests.services.processes import PATIENCE_SECONDS
 from tests.services.serving import InProcess, settings_in
+from tests.waiting import PATIENCE_SECONDS
 
 
 def test_ready_needs_a_controller_that_holds_the_lease(api: InProcess) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from benchmarks.estimating.oom import CAPS_PERCENT, Case, Result, figures, run_under
 from benchmarks.running.process import last_line
 from estimators.model import MIB
@@ -45,6 +47,7 @@ def test_new_and_used_ranks_have_figures_of_their_own() -> None:
     assert (values["oom_missed"], values["oom_new_missed"], values["oom_used_missed"]) == (3, 3, 0)
 
 
+@pytest.mark.full
 def test_real_steps_end_by_the_cap_and_the_next_run_is_not_touched_by_it() -> None:
     case = Case("vit_digits", 64, {"depth": 4, "width": 96})  # 34 MiB
     assert run_in_fork(case, [12 * MIB, 64 * MIB, 12 * MIB]) == ["OutOfMemory", "", "OutOfMemory"]

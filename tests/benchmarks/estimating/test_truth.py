@@ -7,6 +7,8 @@ import pytest
 from benchmarks.estimating import truth
 from benchmarks.estimating.case import Case
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize(
     "case",

@@ -95,6 +95,7 @@ def test_a_backward_pass_has_one_product_for_each_gradient_that_is_needed() -> N
     assert products == [(0, 0), (1, 1), (1, 1), (1, 2), (0, 0)], "the input of the first layer needs no gradient"
 
 
+@pytest.mark.full
 def test_few_blocks_tell_of_all() -> None:
     assert traced(7).equal_blocks and not traced(7, equal_blocks=False).equal_blocks
     assert traced(7).units == traced(7, equal_blocks=False).units

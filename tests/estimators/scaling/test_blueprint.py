@@ -21,6 +21,8 @@ from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import examples, trace_peak
 from workloads.parallel.apply import apply_plan
 
+pytestmark = pytest.mark.full
+
 EXAMPLE, BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
 
 Point = dict[str, int]
@@ -140,6 +142,7 @@ def test_the_peak_of_a_candidate_that_was_never_traced_is_that_of_its_trace(layo
         assert predicted_bytes(blueprint, layout, point) == traced.fixed_bytes, point
 
 
+@pytest.mark.sample
 def test_the_largest_batch_is_the_largest_whose_peak_is_within_the_capacity() -> None:
     blueprint = fit_blueprint(columns(EXAMPLES, Layout()), seen(Layout()))
     curve = blueprint.costs(columns([EXAMPLES[1]], Layout())).curve(0)

@@ -44,6 +44,8 @@ def blueprint() -> Blueprint:
     return fit_blueprint(columns(EXAMPLES), [EXAMPLE.validate_json(json.dumps(asdict(example))) for example in seen])
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize(("depth", "width", "heads", "batch"), [(9, 160, 8, 24), (2, 40, 4, 7), (3, 384, 4, 3)])
 def test_a_candidate_that_was_never_traced_has_the_units_and_the_work_of_its_trace(
     depth: int, width: int, heads: int, batch: int

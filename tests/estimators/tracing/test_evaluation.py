@@ -134,6 +134,8 @@ def measured(workload: Workload, micro_batch: int) -> int:
     return measure_peak(CPU, model, optimizer, run)
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [Study, DeepStudy, SkipsStudy, Neighbours, Banked, WithNumpy, Decides, Padded])
 def test_the_traced_peak_of_an_evaluation_is_that_of_a_real_one(kind: type[Study]) -> None:
     traced = trace(recipe_of(kind({})), Layout(), 16)
@@ -169,6 +171,7 @@ def test_an_evaluation_that_a_plan_cannot_run_is_an_error_of_the_plan() -> None:
         trace(recipe_of(Parts({})), Layout(dp_shard=2), 4)
 
 
+@pytest.mark.full
 def test_a_sharded_evaluation_gathers_again_what_steps_gather() -> None:
     alone, sharded = (trace(recipe_of(DeepStudy({})), Layout(dp_shard=degree), 16).evaluation for degree in (1, 2))
     assert alone is not None and sharded is not None

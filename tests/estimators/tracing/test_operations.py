@@ -16,6 +16,8 @@ from workloads.loading import load_workload
 from workloads.parallel.exchanging import replicas
 from workloads.sandbox.recipe import recipe_of
 
+pytestmark = pytest.mark.full
+
 WIDTH, CONTEXT, DEPTH = 32, 8, 5
 BLOCK_PARAMS = 12 * WIDTH * WIDTH + 13 * WIDTH
 Key = tuple[str, str, bool]
@@ -46,6 +48,7 @@ def _steps(plan: Plan) -> Step:
         return session.step(plan.micro_batch)
 
 
+@pytest.mark.sample
 def test_fsdp_gathers_each_block_twice_and_the_ends_once_and_reduces_all_while_it_computes() -> None:
     counts = step(Plan(2, dp_shard=2))
     (num_gathers, gathered), (num_reductions, reduced) = counts.pop(("all_gather", "dp", True)), counts.popitem()[1]

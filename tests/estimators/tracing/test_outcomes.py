@@ -130,6 +130,7 @@ def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any)
 SHARDED = Layout(dp_shard=2, recompute=True, accumulate=True)
 
 
+@pytest.mark.full
 # Sharding with attention and dropout, and with convolutions; the others are made of the same operations.
 @pytest.mark.parametrize(
     ("name", "layout"),

@@ -167,6 +167,8 @@ def sgd(model: Tables) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("make_optimizer", [Both, sgd])
 @pytest.mark.parametrize("num_lookups", [1, 2, 4])
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 8])

@@ -26,6 +26,8 @@ from workloads.parallel.apply import apply_plan
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.memory.peak import measure_peak
 
+pytestmark = pytest.mark.full
+
 CPU = torch.device("cpu")
 SELECTIVE = Layout(recompute=True, selective=True)
 TOLERANCE_BYTES = 1024  # against torch's own record of a real step
@@ -221,6 +223,7 @@ def measured(build: Callable[[], nn.Module], layout: Layout, micro_batch: int) -
     return measure_peak(CPU, model, optimizer, step)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("layout", [Layout(), Layout(recompute=True), SELECTIVE, Layout(accumulate=True)], ids=str)
 def test_the_traced_peak_is_that_of_a_real_step(layout: Layout) -> None:
     curve = trace(recipe(), layout, 64).curve
@@ -229,6 +232,7 @@ def test_the_traced_peak_is_that_of_a_real_step(layout: Layout) -> None:
         assert curve.peak_bytes(micro_batch) == pytest.approx(measured(Mlp, layout, micro_batch), abs=TOLERANCE_BYTES)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("micro_batch", [2, 500])
 def test_gradients_of_one_tensor_are_added_up_in_place(micro_batch: int) -> None:
     peak_bytes = trace(recipe(Sliced), Layout(), micro_batch).curve.peak_bytes(micro_batch)
@@ -368,6 +372,7 @@ def test_gradients_whose_rows_the_ranks_do_not_divide_are_copied(
     assert peak_bytes / MIB == pytest.approx(measured_mib, abs=0.01)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_peak_is_told_by_category(ranks: int) -> None:
     traced = trace(recipe(), Layout(dp_shard=ranks), 64)
@@ -426,6 +431,7 @@ LAYOUTS = [
 LAYOUTS += [SELECTIVE, Layout(dp_shard=2, dp_replicate=2), Layout(dp_replicate=2), Layout(dp_shard=2, reshard=False)]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("build", "layout"),
     [
@@ -517,6 +523,7 @@ def test_selective_recompute_keeps_the_products_and_so_repeats_none() -> None:
     assert selective.work.per_sample.flops == plain.work.per_sample.flops
 
 
+@pytest.mark.sample
 def test_flops_are_those_of_the_matrix_products() -> None:
     products = 2 * 2 * WIDTH * 4 * WIDTH
     # 2 FLOPs for each weight forward, 4 backward; the first layer's input needs no gradient.

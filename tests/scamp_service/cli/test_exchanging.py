@@ -20,6 +20,7 @@ from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.settings import ROOT
 from scamp_service.store.store import Store
 from tests.services.serving import fill, free_port, served, settings_in
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_every_command_prints_any_name_to_a_terminal_without_unicode(service: tu
     def printed(*arguments: str) -> str:
         environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LANG": "C", "SCAMP_ADDRESS": address}
         command = [sys.executable, "-m", "scamp_service", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=120, cwd=ROOT)
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE_SECONDS, cwd=ROOT)
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout.decode()
 

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Scamp
 from tests.services.processes import Served, run_scamp
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.ray
 
 CLUSTER = {"SCAMP_VIRTUAL_DEVICES": "2", "SCAMP_DEVICE_MIB": "88"}
 
@@ -100,6 +100,7 @@ def as_json(scamp: Scamp, service: Served, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.sample
 def test_a_model_never_seen_before_is_tuned_through_a_service(scamp: Scamp, service: Served, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "mine")
     done = scamp(service.data_dir, "submit", folder / "study.yaml", "--working-dir", folder, SCAMP_ADDRESS=service.url)

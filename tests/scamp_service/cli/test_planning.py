@@ -52,6 +52,7 @@ def test_json_has_the_options_of_the_estimate_and_pipelines(folder: Path, scamp:
     assert schedules["zb-h1"]
 
 
+@pytest.mark.full
 def test_unlike_devices_share_the_batch_unevenly(folder: Path, tmp_path: Path, scamp: Scamp) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text("nodes: [{kind: V100-32, count: 1}, {kind: P100, count: 1}]")
@@ -83,6 +84,7 @@ def test_a_bad_cluster_gets_one_line(folder: Path, tmp_path: Path, scamp: Scamp)
     assert failed.returncode == 2 and "leave out --device, --count and --mib" in failed.stderr
 
 
+@pytest.mark.full
 def test_if_nothing_fits_the_missing_memory_is_shown_by_category(folder: Path, scamp: Scamp) -> None:
     done = scamp(folder, "plan", *SMALL, "--mib", "4", COLUMNS="80")
     assert done.returncode == 0, done.stderr

@@ -24,6 +24,7 @@ from scamp_service.store import database
 from scamp_service.store.store import Store
 from tests.services.processes import ROOT
 from tests.values import new_attempt, sized
+from tests.waiting import PATIENCE_SECONDS
 
 SPEC = {"name": "sink", "workload": "vit_digits", "objective": {"metric": "accuracy"}, "space": {"lr": {"choice": [1]}}}
 PLAN = Plan(1)
@@ -259,13 +260,16 @@ print("still here")
 
 
 @pytest.mark.parametrize(
-    ("kind", "seconds", "said"), [("SinkActor", "60", "gave back the devices of mine"), ("Sink", "1", "still here")]
+    ("kind", "seconds", "said"), [("SinkActor", "1000", "gave back the devices of mine"), ("Sink", "1", "still here")]
 )
 def test_the_actor_ends_its_process_when_nobody_leads_and_a_sink_within_another_process_does_not(
     tmp_path: Path, kind: str, seconds: str, said: str
 ) -> None:
     command = [sys.executable, "-u", "-c", ABANDONED, kind, f"sqlite:///{tmp_path / 'scamp.db'}", seconds]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50).stdout.strip() == said
+    assert (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout.strip()
+        == said
+    )
 
 
 def test_a_lease_lapses_once_nobody_has_renewed_it_for_long_enough() -> None:

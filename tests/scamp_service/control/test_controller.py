@@ -31,6 +31,8 @@ from tests.simulation.services import SimulatedExecutor, SimulatedProposer, Simu
 from tests.simulation.simulation import Simulation
 from workloads.training.checkpoints.retention import outdated
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def plain_studies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +57,7 @@ def check(seeds: range) -> None:
     assert min(crashes, pauses, takeovers) > len(seeds), "the faults must happen, or this proves nothing"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("first", range(0, NUM_SEEDS, SEEDS_AT_ONCE))
 def test_no_trial_is_lost_or_counted_twice_under_faults(first: int) -> None:
     check(range(first, first + SEEDS_AT_ONCE))
@@ -270,6 +273,7 @@ class NeverWider(Simulation):
         return {**usual, "space": {**usual["space"], "most_ranks": {"choice": [1]}}}
 
 
+@pytest.mark.sample
 @pytest.mark.usefixtures("plain_studies")
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:
     def heals(seed: int) -> bool:
@@ -283,6 +287,7 @@ def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> 
     first_seed(heals)
 
 
+@pytest.mark.sample
 def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
     store = empty_store()
     simulation = Simulation(store, 3, no_faults())

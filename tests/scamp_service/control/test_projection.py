@@ -99,6 +99,8 @@ class Followed:
         return {**content, "trials": sorted(self.trials.items()), "runs": repr(runs), "rungs": rungs}
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @settings(
     max_examples=25,
     phases=(Phase.explicit, Phase.generate),

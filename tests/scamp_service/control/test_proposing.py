@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -23,6 +22,7 @@ from tests.quick_store import empty_store
 from tests.simulation.faults import no_faults
 from tests.simulation.services import SimulatedExecutor, SimulatedProposer, SimulatedSizer
 from tests.simulation.simulation import Simulation
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 class Sleeper:
@@ -39,7 +39,7 @@ class Sleeper:
 
     def suggest(self, number: int, completed: Any, active: Any, attempt: int = 0) -> Any:
         self.asleep.set()
-        assert self.woken.wait(30.0)
+        assert self.woken.wait(PATIENCE_SECONDS)
         return {"mib": 10, "ranks": 1}
 
 
@@ -107,14 +107,16 @@ def hung(simulation: TwoStudies) -> Proposer:
 def test_the_loop_continues_while_a_sampler_sleeps(sleeper: type[Sleeper]) -> None:
     run = Run(lambda simulation: ThreadProposer())
     run.cycle()
-    assert sleeper.asleep.wait(30.0)
-    deadline = time.monotonic() + 30.0
-    while not run.numbers(2) and time.monotonic() < deadline:
+    assert sleeper.asleep.wait(PATIENCE_SECONDS)
+
+    def numbers(study: int) -> list[int]:
         run.controller.tick()
-    assert run.numbers(1) == [] and run.numbers(2), "every tick ended while the sampler slept"
+        return run.numbers(study)
+
+    until(lambda: numbers(2), "trials of the other study")
+    assert run.numbers(1) == [], "every tick ended while the sampler slept"
     sleeper.woken.set()
-    while not run.numbers(1) and time.monotonic() < deadline:
-        run.controller.tick()
+    until(lambda: numbers(1), "trials of the sampler that slept")
     run.controller.tick()
     assert run.numbers(1) == list(range(len(run.numbers(1)))) != []
 

@@ -8,7 +8,6 @@ import re
 import shlex
 import socket
 import subprocess
-import time
 import urllib.request
 import warnings
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from scamp_service.study.objectives import Objectives
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 from tests.values import new_attempt, sized
+from tests.waiting import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parents[3]
 SPACE = {
@@ -265,10 +265,7 @@ def test_what_a_running_trial_has_is_seen_by_other_processes_soon(storage: Scamp
     trial.suggest_float("x", 0, 1)
     trial.set_user_attr("a", 1)
     other = ScampStorage(url)
-    end = time.monotonic() + 180
-    while not other.get_trial(trial._trial_id).user_attrs:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: other.get_trial(trial._trial_id).user_attrs, "the attributes of the trial")
     assert other.get_trial(trial._trial_id).params == trial.params
     other.close()
 
@@ -313,6 +310,7 @@ def test_optunas_plots_show_a_study_of_scamp(storage: ScampStorage, store: Store
     assert optuna.importance.get_param_importances(study, params=["lr"]) == {"lr": 1.0}
 
 
+@pytest.mark.full
 def test_the_command_of_the_documentation_opens_optunas_dashboard(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'scamp.db'}"
     store = Store(url)
@@ -331,22 +329,22 @@ def test_the_command_of_the_documentation_opens_optunas_dashboard(tmp_path: Path
         detail = _answer(f"http://127.0.0.1:{port}/api/studies/{studies[0]['study_id']}?after=0", server)
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(PATIENCE_SECONDS)
     assert studies[0]["study_name"] == "digits"
     assert [trial["state"] for trial in detail["trials"]] == ["Complete", "Running", "Fail", "Waiting", "Pruned"]
 
 
 def _answer(address: str, server: subprocess.Popen[bytes]) -> dict[str, list[dict[str, object]]]:
-    end = time.monotonic() + 90
-    while True:
+    def answer() -> dict[str, list[dict[str, object]]] | None:
         try:
-            with urllib.request.urlopen(address, timeout=30) as answer:
-                answers: dict[str, list[dict[str, object]]] = json.load(answer)
+            with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as response:
+                answers: dict[str, list[dict[str, object]]] = json.load(response)
                 return answers
         except OSError:
             assert server.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.2)
+            return None
+
+    return until(answer, "the dashboard of Optuna")
 
 
 def test_a_bounded_sampler_sees_the_best_of_a_long_history(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from scamp_service.processes.calibrator import Calibrator
 from scamp_service.settings import Settings
 from scamp_service.sizing import calibration
 from scamp_service.sizing.calibration import calibrated, lock_machine, speed_words
-from tests.services.processes import until
+from tests.waiting import until
 
 KIND = DeviceKind("a CPU", {"matmul": Rate(1e-6, 1e-11, 1e-10)}, "measured today")
 MEASURES = f"print({json.dumps(asdict(KIND))!r})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.services.serving import SPEC
+from tests.waiting import until
 
 
 class Nothing:
@@ -74,11 +74,12 @@ def test_the_lease_is_renewed_while_cycles_pause(store: Store, tmp_path: Path, m
     monkeypatch.setattr(cycles, "FIRST_PAUSE_SECONDS", 60.0)
     settings = Settings(data_dir=tmp_path, ray_address="head:6379", lease_seconds=0.1)
     with controlling(settings, store, news=News()) as tick:
-        deadline = time.monotonic() + 30
-        while (lease := store.lease(CONTROLLER_LEASE)) is None or lease.renewals < 20:
-            assert time.monotonic() < deadline
+
+        def is_renewed() -> bool:
             tick()
-            time.sleep(0.01)
+            return (lease := store.lease(CONTROLLER_LEASE)) is not None and lease.renewals >= 20
+
+        until(is_renewed, "twenty renewals")
     assert leader.num_cycles == 1
 
 

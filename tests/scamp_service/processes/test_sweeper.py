@@ -20,6 +20,7 @@ from scamp_service.store import schema
 from scamp_service.store.store import Store
 from scamp_service.store.writes.removal import Removals
 from tests.services.serving import SECRET, end, fill, settings_in
+from tests.waiting import PATIENCE_SECONDS
 from workloads.files import untrusted
 
 OWN_TABLES = (schema.logs, schema.metrics, schema.comparisons, schema.measured, schema.attempts, schema.trials)
@@ -204,7 +205,7 @@ def test_a_folder_that_cannot_be_reached_holds_up_nothing_but_folders(
     def hang(path: Path) -> None:
         nonlocal num_calls
         num_calls += 1
-        assert answers.wait(60)
+        assert answers.wait(PATIENCE_SECONDS)
         remove(path)
 
     monkeypatch.setattr(untrusted, "remove", hang)

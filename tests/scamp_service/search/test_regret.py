@@ -55,6 +55,7 @@ def test_the_bound_is_that_of_optuna_and_falls_as_trials_end() -> None:
     assert restarted.regret is None, "there is nothing new"
 
 
+@pytest.mark.full
 def test_a_process_answers_with_the_bound_too() -> None:
     trials = live(Search(study(sampler="random")), ended, 12, at_once=1)
     search, here = RemoteSearch(SPEC, None), Search(SPEC)

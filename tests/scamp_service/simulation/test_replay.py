@@ -46,6 +46,7 @@ def replay(study: StudySpec, cluster: str, profiles: Path, **options: Any) -> Si
     return result
 
 
+@pytest.mark.full
 def test_every_trial_trains_for_its_predicted_seconds_and_a_seed_repeats_the_log(profiles: Path) -> None:
     result = replay(spec(), "1x8xV100-16", profiles)
     assert result.states == {TrialState.COMPLETED: 8} and len(result.spans) == 8
@@ -66,6 +67,7 @@ def test_every_trial_trains_for_its_predicted_seconds_and_a_seed_repeats_the_log
     assert "trial 0: 1 rank" in svg
 
 
+@pytest.mark.full
 def test_stopping_rules_judge_drawn_values(profiles: Path) -> None:
     stopping = {"rule": "asha", "min_steps": 1000, "reduction_factor": 2, "promote": True}
     study = spec(stopping=stopping, budget={"trials": 16, "steps": 4000, "report_every": 1000})

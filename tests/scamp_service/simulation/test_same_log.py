@@ -14,6 +14,7 @@ from scamp_service.lifecycle import Outcome
 from tests.simulation.taped import Run, draw_tape
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("policy", [pack, elastic])
 def test_simulated_and_live_logs_of_decisions_are_equal(policy: Policy) -> None:
     happened: Counter[str] = Counter()

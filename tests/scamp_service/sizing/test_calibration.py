@@ -79,6 +79,7 @@ def test_a_gpu_alone_is_seen_and_kept_under_the_name_by_which_it_is_asked_for(
     assert {file.parent for file in tmp_path.rglob("*.json")} == {tmp_path / "device_kinds"}
 
 
+@pytest.mark.full
 def test_this_cpu_is_measured_in_seconds(tmp_path: Path) -> None:
     quick = calibrate_cpu_quickly(tmp_path)
     assert calibrated(tmp_path) == quick

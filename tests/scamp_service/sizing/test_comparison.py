@@ -27,6 +27,8 @@ from scamp_service.sizing.estimate import Estimator, equal_devices
 from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 
+pytestmark = pytest.mark.full
+
 SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 4}
 SLOW = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
 NOT_A_CHAIN = """

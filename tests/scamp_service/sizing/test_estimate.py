@@ -37,6 +37,8 @@ from scamp_service.sizing.tracing.trace_pool import TracePool
 from tests.conftest import Scamp
 from tests.sizing import USER, MemoryBlobs, Sizing
 
+pytestmark = pytest.mark.full
+
 RANDOM_STATE_BYTES = 5056  # kept by each block that is recomputed
 MEDIUM = {"depth": 4, "width": 128, "heads": 4, "batch": 32}
 
@@ -242,6 +244,7 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
         target(Settings(data_dir=tmp_path), "cpu", 1, None)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
     cluster, device_kind = target(Settings(), kind.lower(), 3, None)
@@ -428,6 +431,7 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
         function("none")
 
 
+@pytest.mark.sample
 def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path: Path, scamp: Scamp) -> None:
     study = tmp_path / "study.yaml"
     spec: dict[str, Any] = {
@@ -494,6 +498,7 @@ def test_a_size_that_was_named_is_kept(place: str, monkeypatch: pytest.MonkeyPat
 SLOW = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("scale_mib", [9, 999, 9_999, 1_000_000])
 @pytest.mark.parametrize("kind", [SLOW, gpu("H100")], ids=["virtual", "gpu"])
 def test_large_figures_fit_eighty_columns(scale_mib: int, kind: DeviceKind, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import os
 import re
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from scamp_service.sizing.sizer import ProcessSizer, _Job, _Turns
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import TraceCache
 from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
+from tests.waiting import until
 
-pytestmark = pytest.mark.usefixtures("warm_traces")
+pytestmark = [pytest.mark.usefixtures("warm_traces"), pytest.mark.full]
 
 
 def traces(folder: Path) -> dict[str, int]:
@@ -59,6 +59,7 @@ def code(blobs: MemoryBlobs) -> str:
     return blobs.put(data.getvalue())
 
 
+@pytest.mark.sample
 def test_a_small_candidate_takes_a_part_of_one_device(sizing: Sizing) -> None:
     sized = sizing.size({"depth": 4, "width": 64, "batch": 64})
     assert isinstance(sized, Sized)
@@ -69,6 +70,7 @@ def test_a_small_candidate_takes_a_part_of_one_device(sizing: Sizing) -> None:
     assert "1 rank" in sized.reason
 
 
+@pytest.mark.sample
 def test_a_candidate_too_large_for_a_device_is_divided_with_the_same_batch(sizing: Sizing) -> None:
     sized = sizing.size({"depth": 1, "width": 768, "heads": 8, "batch": 32})
     assert isinstance(sized, Sized)
@@ -86,6 +88,7 @@ def test_no_plan_divides_the_batch_of_a_family_whose_curve_depends_on_it(sizing:
     assert isinstance(other, Sized) or (other.infeasible and words in other.reason)
 
 
+@pytest.mark.sample
 def test_a_candidate_that_fits_on_no_plan_is_infeasible_with_the_reason(sizing: Sizing) -> None:
     unsized = sizing.size({"depth": 3, "width": 1536, "heads": 8, "batch": 8})
     assert isinstance(unsized, Unsized)
@@ -251,24 +254,17 @@ def in_progress(sizer: ProcessSizer) -> list[int]:
     return sorted(job.trial_id for job, _ in sizer._in_progress.values())
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_study_whose_traces_wait_does_not_hold_up_another_one(
     sizing: Sizing, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung = [sizing.begin({"waits": number}, workload="mine.py:Mine", code=code, study=1) for number in range(1, 5)]
-    until(lambda: len(in_progress(sizing.sizer)) == 2)
+    until(lambda: len(in_progress(sizing.sizer)) == 2, "two traces in progress")
     assert sizing.sizer.held_up() == {}
     monkeypatch.setattr("scamp_service.sizing.sizer.PATIENCE_SECONDS", 0.0)
     assert sizing.sizer.held_up() == dict.fromkeys(hung[2:], tuple(hung[:2]))
     monkeypatch.setattr("scamp_service.sizing.sizer.PATIENCE_SECONDS", 2.0)
     assert isinstance(sizing.size({"depth": 1, "width": 56}, study=2), Sized)
-    until(lambda: len(in_progress(sizing.sizer)) == 2)  # nobody else waits
+    until(lambda: len(in_progress(sizing.sizer)) == 2, "two traces in progress")  # nobody else waits
     sizing.sizer.forget(hung)  # the study was stopped
     others = [sizing.begin({"depth": 1, "width": width}, study=3) for width in (72, 80)]
     assert all(isinstance(sizing.end(trial), Sized) for trial in others)
@@ -342,11 +338,8 @@ def test_a_restart_remembers_every_trace_and_mends_a_damaged_file(
 def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> None:
     sizer = ProcessSizer(blobs, tmp_path)
     sizer.request(1, Demand(Candidate("vit_digits", None, {})), FOUR_DEVICES)
-    while (child := sizer._processes[0].pid) is None:
-        time.sleep(0.01)
-    began = time.monotonic()
+    child = until(lambda: sizer._processes[0].pid, "a child")
     sizer.close()
-    assert time.monotonic() - began < 5
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
 

@@ -24,6 +24,7 @@ from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.lifecycle import StudyState
 from scamp_service.store import database, schema
 from scamp_service.store.store import Store
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = {"name": "digits"}
@@ -208,6 +209,7 @@ store.close()
 """
 
 
+@pytest.mark.full
 def test_processes_that_start_at_once_share_one_schema(shared_url: str) -> None:
     command = [sys.executable, "-c", _OPEN, shared_url]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -219,7 +221,7 @@ def test_processes_that_start_at_once_share_one_schema(shared_url: str) -> None:
             assert process.stdin
             process.stdin.write("go\n")
             process.stdin.flush()
-        errors = [process.communicate(timeout=60)[1] for process in processes]
+        errors = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -30,6 +30,7 @@ from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from scamp_service.store.summary import study_summary
 from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
 from tests.values import new_attempt, sized
+from tests.waiting import PATIENCE_SECONDS
 from workloads.training.checkpoints.name import CheckpointName
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -551,10 +552,10 @@ def test_a_reader_that_has_seen_an_event_never_finds_an_older_one(store: Store, 
     monkeypatch.setattr(store, "_emit", linger)
     with ThreadPoolExecutor(2) as pool:
         pool.submit(store.create_study, {**SPEC, "name": "slow"}, now=1.0)
-        assert has_told.wait(10)
+        assert has_told.wait(PATIENCE_SECONDS)
         pool.submit(store.create_study, {**SPEC, "name": "fast"}, now=1.0)
         seen: list[int] = []
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while len(seen) < 2 and time.monotonic() < deadline:
             seen += [event.id for event in store.events(after=seen[-1] if seen else 0)]
     assert seen == [event.id for event in store.events()] and len(seen) == 2
@@ -655,7 +656,7 @@ def race(*processes: subprocess.Popen[str]) -> list[list[int]]:
         assert process.stdin
         process.stdin.write("go\n")
         process.stdin.flush()
-    return [[int(line) for line in process.communicate(timeout=60)[0].split()] for process in processes]
+    return [[int(line) for line in process.communicate(timeout=PATIENCE_SECONDS)[0].split()] for process in processes]
 
 
 _WRITER = """

@@ -31,6 +31,8 @@ TRAINED: dict[str, dict[str, Any]] = {
 PLANS = [Plan(8, 2, dp_shard=2), Plan(16, 1, dp_replicate=2, zero1=True)]
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("name", TRAINED)
 def test_examples_train_the_same_curve_under_every_plan(ranks: Any, name: str) -> None:
     options = {"workload": name, "code_dir": str(EXAMPLES), "params": TRAINED[name], "metric": _metric(name)}
@@ -41,6 +43,7 @@ def test_examples_train_the_same_curve_under_every_plan(ranks: Any, name: str) -
             assert step == expected_step and values == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE), str(plan)
 
 
+@pytest.mark.full
 def test_a_model_of_experts_trains_the_same_curve_by_its_own_tp_plan(ranks: Any) -> None:
     """It has every kind of style but latent keys; its checkpoint has packed weights in pieces."""
     options = {"workload": "named.py:Mixture", "code_dir": str(NAMED), "params": {"lr": 1e-3, "batch": 8}}
@@ -72,6 +75,7 @@ class Buckets(TransformersWorkload):
 """
 
 
+@pytest.mark.full
 def test_buckets_of_lengths_in_bf16_train_in_what_is_predicted_for_the_longest(ranks: Any, tmp_path: Path) -> None:
     """Libraries import parts of themselves where the model is made, and keep more for each length."""
     (tmp_path / "buckets.py").write_text(BUCKETS)

@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from torchmetrics import CatMetric, MaxMetric
 
 from estimators.model import Plan
+from tests.waiting import PATIENCE_SECONDS
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.answers import _candidates
@@ -43,6 +44,8 @@ def with_loaders(train: dict[str, Any] | None = None, val: dict[str, Any] | None
     return Data
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["Digits", "DigitsByIndex"])
 def test_a_script_trains_the_same_curve_under_every_plan(ranks: Any, name: str) -> None:
     options = {"workload": f"{FILE}:{name}", "code_dir": str(HERE), "params": {}, "metric": "val_acc"}
@@ -99,13 +102,14 @@ def test_a_batch_is_that_of_the_loader_for_training() -> None:
         fixed({"batch_size": 16})
 
 
+@pytest.mark.full
 def test_a_prediction_and_the_debugger_take_the_batch_of_the_loader() -> None:
     params = [{}, {"batch_size": 48}, {"batch_size": 48, "batch": 24}]
     batches = _candidates({"workload": f"{FILE}:Digits", "params": params}, HERE)["candidates"]
     assert batches[:2] == [24, 48] and "batch is 24, but batch_size" in batches[2]
     options = [f"{HERE / FILE}:Digits", "--steps", "1", "--param", "batch_size=12"]
     command = [sys.executable, "-m", "workloads.debug", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0 and "1 rank, micro-batch 12" in done.stdout, done.stdout + done.stderr
 
 

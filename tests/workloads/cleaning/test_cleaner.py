@@ -12,6 +12,8 @@ from tests.forks import in_fork
 from workloads.cleaning.cleaner import Cleaner
 from workloads.loading import load_workload
 
+pytestmark = pytest.mark.full
+
 HEAD = """
 import atexit, builtins, copyreg, gc, json, logging, multiprocessing, os, random, resource, signal, socket
 import subprocess, sys
@@ -132,11 +134,13 @@ def reason(folder: Path, leave: str) -> str:
     return cleaner.restore(folder)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", MARKS)
 def test_the_next_attempt_does_not_see(name: str, folder: Path) -> None:
     assert in_fork(lambda: seen(folder, *MARKS[name])) == [True, "", False]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", UNCLEAN)
 def test_a_process_is_not_used_again_because_of(name: str, folder: Path) -> None:
     leave, why = UNCLEAN[name]

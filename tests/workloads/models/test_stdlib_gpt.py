@@ -10,6 +10,7 @@ from workloads.training.samples import batch_indices
 from workloads.training.step import train_step
 
 
+@pytest.mark.full
 def test_a_short_training_beats_knowing_the_frequencies_of_characters() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ from workloads.training.samples import batch_indices
 from workloads.training.step import train_step
 
 
+@pytest.mark.full
 def test_it_learns_far_more_than_a_threshold_can_tell() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)

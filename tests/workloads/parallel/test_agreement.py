@@ -46,6 +46,8 @@ def assert_same(curve: list[Any], expected: list[Any]) -> None:
         assert values == pytest.approx(expected_values, abs=1e-6), f"after step {step}"
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize(("idiom", "plan"), [*CASES, *(soak(*case) for case in MORE_CASES)], ids=str)
 def test_ranks_that_use_different_parts_of_a_model_train_like_one_rank(
     ranks: Any, single: Callable[..., Any], idiom: str, plan: Plan

@@ -34,6 +34,7 @@ def test_parts_change_neither_names_nor_gradients(parts: int, recompute: bool) -
         torch.testing.assert_close(in_parts[name], gradient, msg=name)
 
 
+@pytest.mark.full
 def test_activations_of_one_part_alone_are_there_at_a_time() -> None:
     recipe = recipe_of(StdlibGpt({"depth": 2, "width": 64, "heads": 8, "context": 64}))
     peaks = [trace_peak(recipe, Layout(co_shard=parts), 64).fixed_bytes for parts in (1, 2, 8)]

@@ -91,6 +91,7 @@ def test_no_group_of_an_optimizer_mixes_split_and_whole_parameters() -> None:
         assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(split.parameters()))
 
 
+@pytest.mark.full
 def test_one_layout_after_another_is_traced_in_the_same_process() -> None:
     """DTensor remembers, by meshes that are equal, process groups that have ended."""
     workload = VitDigits({"depth": 2, "width": 32, "patch": 1})

@@ -46,6 +46,7 @@ def test_a_model_with_hints_is_no_example_for_formulas() -> None:
         examples(recipe_of(Hinted(params)), Layout(), 2)
 
 
+@pytest.mark.full
 def test_clipping_takes_no_memory_and_an_average_that_of_the_weights_also_of_stretched_blocks() -> None:
     layout, sizes = Layout(dp_shard=2), {"depth": 6, "width": 32, "heads": 2, "context": 8}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from tests.waiting import PATIENCE_SECONDS
 from workloads import debug, refusals
 from workloads.training import failing
 from workloads.training.attempt.loop import NonFiniteLoss
@@ -109,7 +110,7 @@ def test_torchrun_ends_with_the_words(tmp_path: Path) -> None:
     options = ["-m", "workloads.debug", f"{tmp_path}/wrong.py:Wrong", "--param", "batch=32"]
     environment = os.environ | {"PYTHONPATH": str(Path(debug.__file__).parents[1])}
     done = subprocess.run(
-        [*command, *options], env=environment, capture_output=True, text=True, timeout=200, check=False
+        [*command, *options], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 1
     ranks_lines, _, summary = done.stderr.partition("ChildFailedError")

@@ -10,6 +10,8 @@ import pytest
 from estimators.model import Plan
 from tests.workloads.conftest import Ranks
 
+pytestmark = pytest.mark.full
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 EDGES = [{"op": op} for op in ("conv3", "skip", "pool", "conv1", "conv3", "none")]
 BLOCKS = [{"heads": 2, "mlp_ratio": 2}, {"heads": 2, "mlp_ratio": 1}]
@@ -30,6 +32,7 @@ PLANS = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("workload", "before", "after"),
     [

@@ -17,6 +17,8 @@ from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
 from workloads.training.runtime import train
 
+pytestmark = pytest.mark.full
+
 # fp32 sums in another order, over a few steps of AdamW; a wrong scale or sample shows up at 1e-2.
 TOLERANCE = 1e-5
 
@@ -137,6 +139,7 @@ def soak(case: Any) -> Any:
     return pytest.param(*case if isinstance(case, tuple) else (case,), marks=pytest.mark.soak)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("plan", [*PLANS, *map(soak, MORE_PLANS)], ids=str)
 def test_every_plan_gives_the_curve_of_one_process(ranks: Any, single: list[Any], plan: Plan) -> None:
     assert_same(ranks.curve(plan), single)
@@ -235,6 +238,7 @@ MORE_RESUMED = [
 ]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("first", "then"), [*RESUMED, *map(soak, MORE_RESUMED)], ids=str)
 def test_a_resumed_training_goes_on_with_the_same_curve_on_other_ranks(
     ranks: Any, tmp_path: Path, single: list[Any], first: Plan, then: Plan
@@ -370,6 +374,7 @@ def test_an_error_of_users_that_reads_like_a_lost_peer_is_their_own(ranks: Any, 
     assert "RuntimeError" in {answer["error"] for answer in answers}
 
 
+@pytest.mark.sample
 def test_a_loss_that_is_not_finite_ends_the_training_with_its_step(ranks: Any, tied: dict[str, Any]) -> None:
     answers = ranks.train(Plan(4, dp_shard=2), params={"factor": float("inf")}, **tied)
     assert [answer["error"] for answer in answers] == ["NonFiniteLoss"] * 2

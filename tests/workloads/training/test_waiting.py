@@ -14,20 +14,26 @@ from workloads.training.waiting import Waiting
 
 
 def test_calls_that_wait_within_others_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = Waiting()
+    waiting, now = Waiting(), 0.0
     before = AllGather.__call__
     gather: Any = AllGather()
 
+    def work() -> None:
+        nonlocal now
+        now += 1.0
+
     def call(self: Any) -> None:
-        time.sleep(0.05)
+        work()
         self.allocate()
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
 
     monkeypatch.setattr(AllGather, "__call__", call)
     monkeypatch.setattr(AllGather, "allocate", lambda self: None)
     with waiting.step():
         gather()
-        time.sleep(0.05)
-    assert waiting.share == pytest.approx(0.5, abs=0.2) and not waiting.is_complete
+        work()
+    assert waiting.share == 0.5 and not waiting.is_complete
     monkeypatch.undo()
     assert AllGather.__call__ is before
     assert dist.Work.wait.__name__ == "wait"

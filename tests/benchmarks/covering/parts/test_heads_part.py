@@ -18,6 +18,7 @@ def test_enough_heads_of_every_kind_are_drawn_half_of_them_by_a_second_seed() ->
     assert len(set(map(str, first))) == len(first) and len(set(first) & set(other)) >= 20
 
 
+@pytest.mark.full
 def test_a_model_that_is_trained_with_another_loss_is_wrong() -> None:
     workload: Any = workload_of("CausalLM", "gpt2")
     held = held_to_library(workload)

@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.estimating.measuring import heap
 
+pytestmark = pytest.mark.full
+
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 OBJECTS_BYTES = {"LSTM": 100 * 1024, "": 40 * 1024}  # what ideep and oneDNN allocate besides memory for numbers
 

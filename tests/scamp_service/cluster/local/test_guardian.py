@@ -19,7 +19,7 @@ import pytest
 
 from scamp_service.cluster.local import guardian
 from tests.forks import forked, in_fork
-from tests.services.processes import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 @contextmanager

@@ -23,9 +23,7 @@ from scamp_service.errors import Refused, Unavailable
 from scamp_service.processes.supervise import end_ray, try_to_start
 from scamp_service.settings import ROOT, Settings
 from scamp_service.user_account import UserAccount
-from tests.services.processes import PATIENCE_SECONDS, until
-
-pytestmark = pytest.mark.timeout(600)
+from tests.waiting import PATIENCE_SECONDS, until
 
 CLIENT = """
 import logging, sys

@@ -29,6 +29,7 @@ from scamp_service.lifecycle import Outcome
 from scamp_service.model import Lease
 from tests.ranks import ORDER, FakeSink
 from tests.services.processes import ROOT
+from tests.waiting import PATIENCE_SECONDS
 
 OTHER = replace(ORDER, trial_id=2)
 
@@ -92,17 +93,17 @@ def test_it_says_what_it_does(new_rank: Callable[..., Any]) -> None:
 
     def train(*_: Any) -> str:
         begun.set()
-        may_end.wait(10)
+        may_end.wait(PATIENCE_SECONDS)
         return "done"
 
     rank = new_rank(train)
     assert (rank.status(1).key, rank.status(1).process.pid) == ("", os.getpid())
     caller = threading.Thread(target=rank.run, args=(ORDER, 0, None, 1))
     caller.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_SECONDS)
     assert (rank.status(1).key, rank.status(1).world, rank.status(1).reusable) == (ORDER.key, 1, True)
     may_end.set()
-    caller.join(10)
+    caller.join(PATIENCE_SECONDS)
     assert rank.status(1).key == ""
 
 
@@ -114,7 +115,7 @@ def test_after_its_last_attempt_it_takes_no_other_and_ends(
     monkeypatch.setattr(os, "_exit", lambda code: ended.set())
     rank = new_rank(lambda *_: "done", max_attempts=1)
     assert rank.run(ORDER, 0, None, 1) == Ended(Outcome.DONE, "", False)
-    assert ended.wait(10)
+    assert ended.wait(PATIENCE_SECONDS)
     assert not rank.status(1).reusable
     with pytest.raises(AssertionError, match="about to end"):
         rank.run(OTHER, 0, None, 1)
@@ -203,14 +204,14 @@ def test_an_attempt_that_waits_for_the_database_is_not_stuck_and_one_that_waits_
         reports: ReportQueue = args[-1]
         with reports.awaiting_sink() if waits else nullcontext():
             begun.set()
-            may_end.wait(10)
+            may_end.wait(PATIENCE_SECONDS)
         return "done"
 
     monkeypatch.setattr(Rank, "_watch_silence", lambda self: None)
     rank = new_rank(train)
     caller = threading.Thread(target=rank.run, args=(ORDER, 0, None, 1))
     caller.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_SECONDS)
     monkeypatch.setattr(module, "gcs_answers", lambda: True)
     for answer, num_signs in [(AWAY, 1), (ValueError("no actor has this name"), 1), (AWAY, 2)]:
         monkeypatch.setattr(module, "SinkClient", lambda namespace, answer=answer: Answering(answer))
@@ -218,7 +219,7 @@ def test_an_attempt_that_waits_for_the_database_is_not_stuck_and_one_that_waits_
             rank._read_lease()
         assert rank.status(1).num_signs == (num_signs if waits else 0)
     may_end.set()
-    caller.join(10)
+    caller.join(PATIENCE_SECONDS)
 
 
 def test_calls_that_never_block_have_threads_of_their_own() -> None:

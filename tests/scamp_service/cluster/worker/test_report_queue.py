@@ -20,7 +20,7 @@ from scamp_service.cluster.worker.report_queue import MAX_LINE, MOST_ROWS_PER_FL
 from scamp_service.errors import Unavailable
 from scamp_service.model import Report
 from tests.ranks import ORDER, FakeSink
-from tests.services.processes import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 from workloads.training.checkpoints.name import CheckpointName
 
 
@@ -133,7 +133,7 @@ def test_a_training_waits_for_the_sink_while_there_is_no_room_for_its_rows_or_it
 ) -> None:
     monkeypatch.setattr(module, "MAX_WAITING_ROWS", 1)
     may_answer = threading.Event()
-    channel = reports(FakeSink(lambda report: may_answer.wait(10)))
+    channel = reports(FakeSink(lambda report: may_answer.wait(PATIENCE_SECONDS)))
 
     def train() -> None:
         for step in range(3):
@@ -144,12 +144,14 @@ def test_a_training_waits_for_the_sink_while_there_is_no_room_for_its_rows_or_it
     assert channel.num_signs == 0
     training = threading.Thread(target=train)
     training.start()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while channel.num_signs == 0 and time.monotonic() < deadline:
+
+    def has_a_sign() -> bool:
         channel.excuse()
-    assert channel.num_signs == 1
+        return channel.num_signs == 1
+
+    until(has_a_sign, "a sign")
     may_answer.set()
-    training.join(10)
+    training.join(PATIENCE_SECONDS)
     channel.excuse()
     assert channel.num_signs == 1
 
@@ -213,12 +215,12 @@ def test_the_checkpoints_to_keep_are_the_acknowledged_one_and_the_one_on_its_way
 
     def flush(report: Report) -> bool:
         begun.set()
-        return answered.wait(10)
+        return answered.wait(PATIENCE_SECONDS)
 
     channel = ReportQueue(replace(ORDER, resume=at(5)), 0, FakeSink(flush), lambda: False)  # type: ignore[arg-type]
     assert channel.needed_checkpoints() == {at(5)}
     channel.checkpoint(10)
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_SECONDS)
     channel.checkpoint(20)
     channel.checkpoint(30)
     assert channel.needed_checkpoints() == {at(5), at(10)}, "the database may have either"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spec import StudySpec
 from tests.scamp_service.search.studies import CONDITIONAL, GRID, Trial, course, study
+from tests.waiting import until
 
 SAMPLERS = """
 import os, time
@@ -75,13 +75,6 @@ def history() -> list[Trial]:
     return list({trial.number: trial for trial in course(16, seed=1, space=CONDITIONAL)}.values())
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_built_in_sampler_proposes_the_same_in_a_process() -> None:
     spec, trials = study(CONDITIONAL, "tpe", fixed={"batch": 8}, start_with=[{"width": 8}]), history()
     with remote(spec) as search:
@@ -99,6 +92,7 @@ def test_a_sampler_in_a_process_gets_all_objectives_of_a_trial() -> None:
     assert all(len(candidates) == 1 for candidates in proposals)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["ready", "nsga"])
 def test_a_sampler_of_the_user_continues_with_the_same_candidates_after_a_restart(name: str) -> None:
     spec, trials = spec_of_sampler(name, CONDITIONAL), history()
@@ -110,6 +104,8 @@ def test_a_sampler_of_the_user_continues_with_the_same_candidates_after_a_restar
     assert len({str(proposal) for proposal in [*first, *several]}) == 4, "each trial has random numbers of its own"
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
@@ -151,13 +147,16 @@ def test_a_sampler_that_hangs_is_ended_when_its_study_is_forgotten() -> None:
     proposer = ThreadProposer(code_of=lambda study_id: code())
     proposer.request(1, spec_of_sampler("hangs"), (), 0, 1)
     proposer.request(2, spec_of_sampler("ready"), (), 0, 2)
-    until(lambda: isinstance(proposer.requests()[2].answer, Proposal))
+    until(lambda: isinstance(proposer.requests()[2].answer, Proposal), "a proposal")
     (job,) = proposer._running
     assert isinstance(job.search, RemoteSearch)
     workers = _children(job.search._child.pid)
     assert workers and proposer.requests()[1].answer is None
     proposer.forget_ended([2])
-    until(lambda: not proposer._running and not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    until(
+        lambda: not proposer._running and not any(Path(f"/proc/{pid}").exists() for pid in workers),
+        "the end of the processes",
+    )
     assert proposer.remembers(2)
     proposer.close()
     assert not proposer.remembers(2)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -16,6 +15,7 @@ from scamp_service.search.running import threads
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.study.spec import StudySpec
 from tests.scamp_service.search.studies import GRID, Trial, course, study
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 class Gate:
@@ -30,7 +30,7 @@ class Gate:
         """Nothing to keep."""
 
     def suggest(self, number: int, completed: Any, active: Any, attempt: int = 0) -> Any:
-        assert self.open.wait(30.0)
+        assert self.open.wait(PATIENCE_SECONDS)
         return {"number": number, "completed": len(completed)}
 
 
@@ -42,15 +42,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     Gate.open.set()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30.0
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def answer_of(proposer: ThreadProposer, study_id: int) -> Proposal | Exception:
-    until(lambda: proposer.requests()[study_id].answer is not None)
+    until(lambda: proposer.requests()[study_id].answer is not None, "an answer")
     answer = proposer.requests()[study_id].answer
     assert answer is not None
     return answer
@@ -106,7 +99,7 @@ def test_the_answer_to_an_earlier_request_is_dropped(gate: threading.Event) -> N
     assert answer_of(proposer, 1) == Proposal([{"number": 26, "completed": 0}])
     proposer.request(2, study(GRID, "random"), (), 0, 1)
     proposer.forget_ended([1])
-    until(lambda: not proposer._running)
+    until(lambda: not proposer._running, "the end of all threads")
     assert proposer.requests().keys() == {1} and not proposer.remembers(2)
 
 

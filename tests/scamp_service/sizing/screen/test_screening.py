@@ -42,7 +42,7 @@ budget: {trials: 4, steps: 4, report_every: 2}
 CLUSTER = equal_devices(1, 100)
 PROFILE = ModelProfile("s", 1, 4, {}, {Layout(): StepWork(Work(), Work(), Work())})
 
-pytestmark = pytest.mark.usefixtures("warm_traces")
+pytestmark = [pytest.mark.usefixtures("warm_traces"), pytest.mark.full]
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +147,7 @@ def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
     assert note.startswith("1 may have a cheaper plan")
 
 
+@pytest.mark.sample
 def test_the_command_screens_a_study(folder: Path, screening: Screening, scamp: Scamp) -> None:
     args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "100"]
     shown = scamp(folder, *args)

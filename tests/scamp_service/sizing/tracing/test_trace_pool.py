@@ -9,6 +9,7 @@ import pytest
 
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.usefixtures("warm_traces")
 
@@ -23,7 +24,7 @@ def test_things_at_once_are_done_by_different_processes_and_the_rest_waits() -> 
     both_there = threading.Barrier(2)
 
     def meet(process: TraceProcess) -> TraceProcess:
-        both_there.wait(10)
+        both_there.wait(PATIENCE_SECONDS)
         return process
 
     with TracePool(2) as pool:
@@ -38,7 +39,7 @@ def test_a_failure_leaves_the_process_to_others() -> None:
     with TracePool(1) as pool:
         with pytest.raises(TraceFailed):
             pool.submit(fail).result()
-        assert isinstance(pool.submit(lambda process: process).result(10), TraceProcess)
+        assert isinstance(pool.submit(lambda process: process).result(PATIENCE_SECONDS), TraceProcess)
 
 
 def test_the_end_ends_what_is_asked_and_what_waits() -> None:

@@ -14,6 +14,7 @@ import pytest
 from scamp_service.errors import Unavailable
 from scamp_service.sizing.tracing import trace_process
 from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
+from tests.waiting import PATIENCE_SECONDS
 
 CHILD = """
 import json, os, sys
@@ -113,9 +114,9 @@ def test_closing_does_not_wait_for_a_pause(failing: Failing) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    assert killed.is_awaited.wait(30)
+    assert killed.is_awaited.wait(PATIENCE_SECONDS)
     process.kill()
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
     process.end()
 

@@ -17,6 +17,7 @@ from benchmarks.curves.forks import in_forks
 from benchmarks.features.feature import WORKLOADS
 from estimators.model import Layout, Plan
 from estimators.tracing.tracer import trace_peak
+from tests.waiting import PATIENCE_SECONDS
 from workloads.loading import load_workload
 from workloads.parallel.exchanging.attention import attend_over_slabs
 from workloads.parallel.spatial import slab
@@ -71,7 +72,7 @@ class _Masked(nn.Module):
 
 
 def test_slabs_attend_to_the_whole_sequence_whether_or_not_ranks_divide_the_heads(tmp_path: Path) -> None:
-    answers = in_forks([partial(on_rank, rank, tmp_path) for rank in range(2)], 60)
+    answers = in_forks([partial(on_rank, rank, tmp_path) for rank in range(2)], PATIENCE_SECONDS)
     for number, (heads, causal, _) in enumerate(CASES):
         q, k, v, weights = drawn(heads)
         inputs = q, k, v

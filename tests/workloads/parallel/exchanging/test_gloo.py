@@ -13,6 +13,7 @@ from torch import Tensor
 
 from benchmarks.curves.forks import in_forks
 from estimators.tracing.workspace import workspace_of
+from tests.waiting import PATIENCE_SECONDS
 from workloads.parallel.exchanging.gloo import functional_collectives, released
 
 
@@ -49,7 +50,7 @@ def collected(tensor: Tensor) -> list[Tensor]:
 
 
 def test_collectives_of_dtensors_give_what_those_of_torch_give(tmp_path: Path) -> None:
-    answers = in_forks([partial(on_rank, rank, tmp_path) for rank in range(2)], 60)
+    answers = in_forks([partial(on_rank, rank, tmp_path) for rank in range(2)], PATIENCE_SECONDS)
     assert answers == [{"equal": [True] * 4}] * 2
 
 

@@ -19,6 +19,7 @@ from estimators.axes import Spread
 from estimators.model import INDIVISIBLE, Divisions, Layout, Plan
 from estimators.tracing.tracer import trace_peak
 from placement.planning.ways import list_ways
+from tests.waiting import PATIENCE_SECONDS
 from workloads.loading import load_workload
 from workloads.parallel.exchanging.tables import divide_tables, most_ranks, tables_of
 from workloads.protocol import Tables
@@ -57,7 +58,7 @@ def on_rank(rank: int, folder: Path) -> dict[str, Any]:
 
 
 def test_ranks_with_unequal_numbers_of_samples_look_up_and_train_what_one_process_does(tmp_path: Path) -> None:
-    answers = in_forks([partial(on_rank, rank, tmp_path) for rank in range(2)], 60)
+    answers = in_forks([partial(on_rank, rank, tmp_path) for rank in range(2)], PATIENCE_SECONDS)
     table = Model().tables[0]
     assert isinstance(table, nn.Embedding)
     vectors = table(INDICES)

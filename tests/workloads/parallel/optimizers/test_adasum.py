@@ -18,6 +18,7 @@ from estimators.axes import Spread
 from estimators.model import Layout, Plan
 from estimators.tracing.tracer import trace, trace_peak
 from placement.planning.ways import list_ways
+from tests.waiting import PATIENCE_SECONDS
 from workloads.loading import load_workload
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.parallel.optimizers import adasum
@@ -25,6 +26,8 @@ from workloads.parallel.optimizers.adasum import AdasumOptimizer, combine
 from workloads.sandbox.recipe import recipe_of
 from workloads.seeds import seed_everything
 from workloads.training.samples import batch_indices
+
+pytestmark = pytest.mark.full
 
 SHAPES = [(3, 4), (1,), (5,), (2, 2, 3), (7,)]
 USER = {
@@ -72,9 +75,10 @@ def on_rank(rank: int, num: int, folder: Path, bucket_bytes: int) -> dict[str, A
     return {**answer, "weight": weight.tolist(), "turn": torch.view_as_real(turn).tolist()}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("num", "bucket_bytes"), [(2, 2**20), (4, 2**20), (4, 100)])
 def test_updates_are_combined_by_the_formula_on_every_rank(num: int, bucket_bytes: int, tmp_path: Path) -> None:
-    answers = in_forks([partial(on_rank, rank, num, tmp_path, bucket_bytes) for rank in range(num)], 60)
+    answers = in_forks([partial(on_rank, rank, num, tmp_path, bucket_bytes) for rank in range(num)], PATIENCE_SECONDS)
     expected = [tree(list(parts)) for parts in zip(*map(drawn, range(num)), strict=True)]
     for answer in answers:
         assert "updates" in answer, answer

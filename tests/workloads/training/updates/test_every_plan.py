@@ -10,6 +10,8 @@ import pytest
 from estimators.model import Plan
 from tests.workloads.training.test_runtime import TOLERANCE, soak
 
+pytestmark = pytest.mark.full
+
 USER = {
     "workload": "sequences.py:Sequences",
     "code_dir": str(Path(__file__).parents[4] / "benchmarks" / "features" / "workloads"),
@@ -43,6 +45,7 @@ def difference(ranks: Any, plan: Plan, feature: str, **more: Any) -> float:
     return max(abs(values[name] - other[name]) for values, other in pairs for name in other)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("feature", "plan"), [case if case in USUAL else soak(case) for case in CASES], ids=lambda case: str(case)
 )
