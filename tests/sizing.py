@@ -86,7 +86,7 @@ class Sizing:
         return self.num
 
     def end(self, trial: int) -> Sized | Unsized:
-        result = until(lambda: self.sizer.results().get(trial), f"a result for {trial}")
+        result: Sized | Unsized = until(lambda: self.sizer.results().get(trial), f"a result for {trial}")
         self.sizer.forget([trial])
         return result
 

@@ -335,9 +335,9 @@ def test_a_restart_remembers_every_trace_and_mends_a_damaged_file(
     assert file.read_bytes() == content
 
 
-def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> None:
+def test_closing_ends_a_child_that_waits(tmp_path: Path, blobs: MemoryBlobs, code: str) -> None:
     sizer = ProcessSizer(blobs, tmp_path)
-    sizer.request(1, Demand(Candidate("vit_digits", None, {})), FOUR_DEVICES)
+    sizer.request(1, Demand(Candidate("mine.py:Mine", code, {"waits": 1})), FOUR_DEVICES)
     child = until(lambda: sizer._processes[0].pid, "a child")
     sizer.close()
     with pytest.raises(ProcessLookupError):

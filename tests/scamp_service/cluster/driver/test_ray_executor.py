@@ -86,7 +86,10 @@ class World:
             self.renew()
             return condition()
 
-        return until(renewed, f"{condition_name}; gangs {self.executor.gangs()}")
+        try:
+            return until(renewed, condition_name)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; gangs {self.executor.gangs()}") from error
 
     def devices(self) -> tuple[str, ...]:
         self.until(lambda: len(self.executor.cluster().devices) == 2, "two devices")
