@@ -219,7 +219,7 @@ def machine(tmp_path: Path, uv_wheels: Path) -> dict[str, str]:
 
 def set_up(root: Path, environment: dict[str, str]) -> str:
     arguments = ["make", "-C", str(root), f"PYTHON={sys.executable}", "setup"]
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -244,7 +244,7 @@ def test_the_lock_has_the_newest_versions_and_neither_a_build_of_torch_nor_what_
     root = new_checkout(tmp_path / "checkout")
     wheel(tmp_path / "links", "beta", "1.0")
     arguments = ["make", "-C", str(root), f"PYTHON={sys.executable}", "lock"]
-    done = subprocess.run(arguments, env=machine, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(arguments, env=machine, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in (root / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert lines == ["alpha==2.0", "beta==1.0", "gamma==1.0", "torch==2.13.0"]
