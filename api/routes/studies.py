@@ -17,7 +17,6 @@ from api.views.studies import (
     Clone,
     Enqueued,
     EnqueuedView,
-    LearnedView,
     Limits,
     Priority,
     Retried,
@@ -32,7 +31,7 @@ from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
-from scamp_service.store.summary import learned_json, learned_of, study_summary
+from scamp_service.store.summary import LearnedMemory, learned_of, study_summary
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.parse import parse_study, study_text
 from scamp_service.study.spec import StudySpec
@@ -223,10 +222,10 @@ def delete_study(study_id: StudyId, store: TheStore) -> None:
 
 
 @router.get("/studies/{study_id}/learned", responses=problems(404))
-def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedView]:
+def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedMemory]:
     """List what was learned about the memory of the study's families, by layout; the largest family first."""
     store.study(study_id)
-    return [LearnedView(**learned_json(*item)) for item in learned_of(store, store.families(study_id))]
+    return learned_of(store, store.families(study_id))
 
 
 def _spec_to_run_again(study: Study, name: str | None = None) -> StudySpec:

@@ -88,7 +88,7 @@ export interface AxisView {
   place: (number | null)[];
 }
 
-export interface BestView {
+export interface Best {
   /** number of the trial in the study */
   trial: number;
   /** its objective */
@@ -259,7 +259,7 @@ export interface ForecastView {
   num_never: number;
 }
 
-export interface FrontTrialView {
+export interface FrontTrial {
   /** number of the trial in the study */
   trial: number;
   /** value of each objective, in the order of `spec.objectives` */
@@ -346,9 +346,9 @@ export interface ImportancesView {
   items: ImportanceView[];
 }
 
-export interface LearnedView {
+export interface LearnedMemory {
   family: string;
-  /** how the model was spread over ranks */
+  /** how the model was spread over ranks, such as fsdp2+recompute */
   layout: string;
   /** bytes reserved beyond trace and margin */
   extra_bytes: number;
@@ -450,7 +450,7 @@ export interface OrderView {
 
 export type Origin = "SEARCH" | "ENQUEUED" | "BRANCH" | "EXTERNAL";
 
-export interface OutOfMemoryView {
+export interface OutOfMemory {
   /** number of attempts that ran out of memory */
   attempts: number;
   /** the worst attempt needed at least this many percent more than predicted */
@@ -600,13 +600,13 @@ export interface StudyDetail {
   /** number of trials in each state that has any */
   trials: Record<string, number>;
   /** null with several objectives, see `front` */
-  best: BestView | null;
+  best: Best | null;
   /** seconds × devices that its attempts have held so far */
   device_seconds: number;
   /** seconds since the epoch, UTC */
   created_at: number;
   finished_at: number | null;
-  summary: SummaryView;
+  summary: Summary;
   /** id of an event that this answer includes: pass it to /v1/events?after= to follow on */
   last_event_id: number;
 }
@@ -642,7 +642,7 @@ export interface StudyView {
   /** number of trials in each state that has any */
   trials: Record<string, number>;
   /** null with several objectives, see `front` */
-  best: BestView | null;
+  best: Best | null;
   /** seconds × devices that its attempts have held so far */
   device_seconds: number;
   /** seconds since the epoch, UTC */
@@ -650,7 +650,7 @@ export interface StudyView {
   finished_at: number | null;
 }
 
-export interface SummaryView {
+export interface Summary {
   study: number;
   name: string;
   state: StudyState;
@@ -658,8 +658,10 @@ export interface SummaryView {
   state_text: string;
   /** the study has completed, but none of its trials did */
   no_success: boolean;
+  /** number of trials in each state that has any */
   trials: Record<string, number>;
-  best: BestView | null;
+  /** null with several objectives, see `front` */
+  best: Best | null;
   /** number of trials by the number of ranks they ran on */
   degrees: Record<string, number>;
   /** largest number of gangs of the study on one device at once */
@@ -670,20 +672,26 @@ export interface SummaryView {
   spared: number;
   /** whether samples differ in size, so that peaks are predicted for the largest of them */
   is_uneven: boolean;
-  /** `median` and `max` absolute error of predicted peaks, over exactly measured trials; null if samples differ in size */
+  /** `median` and `max` of |predicted − measured| / measured for the peak of tensors of one rank, over the last exactly
+measured attempt of each trial; null if samples differ in size */
   prediction_error_pct: Record<string, number | null>;
   /** the same for predicted seconds of a step, over the last timed attempt of each trial */
   step_error_pct: Record<string, number | null>;
-  out_of_memory: OutOfMemoryView;
+  out_of_memory: OutOfMemory;
+  /** seconds × devices that its attempts have held so far */
   device_seconds: number;
+  /** from its creation to its end, or until now */
   wall_seconds: number;
-  /** completed trials on the Pareto front (while none has completed, of those that run), the best of the first objective first; at most 100, evenly chosen. Empty with one objective */
-  front: FrontTrialView[];
-  /** with `budget.terminator`, how much better than the best found any candidate may be, with high probability; null while it is not known */
+  /** completed trials on the Pareto front (while none has completed, of those that run), the best of the first
+objective first; at most 100, evenly chosen. Empty with one objective */
+  front: FrontTrial[];
+  /** with `budget.terminator`, how much better than the best found any candidate may be, with high probability; null
+while it is not known */
   regret_bound: number | null;
-  /** metrics of the best trial's last evaluation */
+  /** metrics of the best trial's last evaluation, or of its best where that counts; null: not finite */
   best_metrics: Record<string, number | null>;
-  learned: LearnedView[];
+  /** memory corrections of the largest families of the study, for each layout that it has run with */
+  learned: LearnedMemory[];
 }
 
 export interface TimelineView {

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.views.view import Count, LastEvent, Time, View
 from scamp_service.lifecycle import StudyState, TrialState, has_no_success, seen_state, state_text
 from scamp_service.model import Study, Trial
-from scamp_service.store.summary import Summary
+from scamp_service.store.summary import Best, Summary
 from scamp_service.study.spec import StudySpec
 
 CodeOf = Annotated[int | None, Field(description="id of a study whose files are used too; yours replace them")]
@@ -109,24 +109,6 @@ StateText = Annotated[str, Field(description="the state in words", examples=["Co
 NoSuccess = Annotated[bool, Field(description="the study has completed, but none of its trials did")]
 
 
-class BestView(View):
-    """The best completed trial; while there is none, the best running trial."""
-
-    trial: Annotated[int, Field(description="number of the trial in the study")]
-    value: Annotated[float | None, Field(description="its objective")]
-    params: dict[str, Any]
-    plan: Annotated[str, Field(description="the plan in words", examples=["FSDP over 2 ranks, micro-batch 2 × 16"])]
-
-
-class FrontTrialView(View):
-    """A trial on the Pareto front of a study with several objectives."""
-
-    trial: Annotated[int, Field(description="number of the trial in the study")]
-    values: Annotated[list[float], Field(description="value of each objective, in the order of `spec.objectives`")]
-    params: dict[str, Any]
-    plan: Annotated[str, Field(description="the plan in words")]
-
-
 class StudyView(View):
     """A study as it is listed."""
 
@@ -145,120 +127,41 @@ class StudyView(View):
         dict[TrialState, Count],
         Field(description="number of trials in each state that has any", examples=[{"COMPLETED": 12}]),
     ]
-    best: Annotated[BestView | None, Field(description="null with several objectives, see `front`")]
+    best: Annotated[Best | None, Field(description="null with several objectives, see `front`")]
     device_seconds: Annotated[float, Field(description="seconds × devices that its attempts have held so far")]
     created_at: Time
     finished_at: Time | None
 
 
-class LearnedView(View):
-    """Memory correction learned from the newest trials of a family that ran with one layout: bytes that are added to
-    the prediction of its next candidate with this layout, beyond its trace and the constant margin. A family is a
-    workload with its code and all parameters except the numbers that a study searches."""
-
-    family: str
-    layout: Annotated[str, Field(description="how the model was spread over ranks", examples=["fsdp2+recompute"])]
-    extra_bytes: Annotated[int, Field(description="bytes reserved beyond trace and margin")]
-    bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses, by the median")]
-    num_trials: Annotated[int, Field(description="trials that the correction was learned from")]
-    num_out_of_memory: Annotated[int, Field(description="number of them that ran out of memory")]
-    num_halvings: Annotated[int, Field(description="how often finished trials have halved what failures ask for")]
-    studies: Annotated[list[int], Field(description="studies whose trials needed more than their trace")]
-
-
-class OutOfMemoryView(View):
-    """Attempts that ran out of memory, whose true peak is unknown."""
-
-    attempts: Annotated[int, Field(description="number of attempts that ran out of memory")]
-    least_excess_pct: Annotated[
-        float | None, Field(description="the worst attempt needed at least this many percent more than predicted")
-    ]
-
-
-class SummaryView(View):
-    """The study in a few numbers, as `scamp run --json` prints them."""
-
-    study: int
-    name: str
-    state: StudyState
-    state_text: StateText
-    no_success: NoSuccess
-    trials: dict[TrialState, Count]
-    best: BestView | None
-    degrees: Annotated[dict[str, Count], Field(description="number of trials by the number of ranks they ran on")]
-    colocated: Annotated[int, Field(description="largest number of gangs of the study on one device at once")]
-    healed: Annotated[int, Field(description="trials that completed or were pruned after running out of memory")]
-    spared: Annotated[
-        int, Field(description="trials that ran with memory learned from earlier trials and did not run out of memory")
-    ]
-    is_uneven: Annotated[
-        bool, Field(description="whether samples differ in size, so that peaks are predicted for the largest of them")
-    ]
-    prediction_error_pct: Annotated[
-        dict[str, float | None],
-        Field(
-            description="`median` and `max` absolute error of predicted peaks, over exactly measured trials; null if "
-            "samples differ in size"
-        ),
-    ]
-    step_error_pct: Annotated[
-        dict[str, float | None],
-        Field(description="the same for predicted seconds of a step, over the last timed attempt of each trial"),
-    ]
-    out_of_memory: OutOfMemoryView
-    device_seconds: float
-    wall_seconds: float
-    front: Annotated[
-        list[FrontTrialView],
-        Field(
-            description="completed trials on the Pareto front (while none has completed, of those that run), the best"
-            " of the first objective first; at most 100, evenly chosen. Empty with one objective"
-        ),
-    ]
-    regret_bound: Annotated[
-        float | None,
-        Field(
-            description="with `budget.terminator`, how much better than the best found any candidate may be, with high"
-            " probability; null while it is not known"
-        ),
-    ]
-    best_metrics: Annotated[dict[str, float | None], Field(description="metrics of the best trial's last evaluation")]
-    learned: list[LearnedView]
-
-
 class StudyDetail(StudyView):
     """A study with its summary."""
 
-    summary: SummaryView
+    summary: Summary
     last_event_id: LastEvent
 
 
 def study_view(study: Study, counts: Mapping[TrialState, int], best: Trial | None, device_seconds: float) -> StudyView:
     """View of a study as it is listed. ``counts`` are its trials by state."""
-    leading = None
-    if best is not None:
-        leading = BestView(trial=best.number, value=best.value, params=dict(best.params), plan=str(best.plan or ""))
     return StudyView(
         **_study_fields(study),
         state_text=state_text(seen_state(study.state, study.spec), counts),
         no_success=has_no_success(study.state, counts),
         trials={state: counts[state] for state in TrialState if counts.get(state)},
-        best=leading,
+        best=Best.of(best) if best else None,
         device_seconds=device_seconds,
     )
 
 
 def study_detail(study: Study, summary: Summary, last_event_id: int) -> StudyDetail:
     """View of a study with its summary."""
-    view = SummaryView.model_validate(summary.to_json())
     return StudyDetail(
         **_study_fields(study),
-        state_text=view.state_text,
-        no_success=view.no_success,
-        trials=view.trials,
-        best=view.best,
-        device_seconds=view.device_seconds,
-        summary=view,
+        state_text=summary.state_text,
+        no_success=summary.no_success,
+        trials=dict(summary.trials),
+        best=summary.best,
+        device_seconds=summary.device_seconds,
+        summary=summary,
         last_event_id=last_event_id,
     )
 

@@ -1,7 +1,7 @@
 """Times one ask and tell by TPE with 10,000 finished trials in the database, against Optuna on its RDB storage.
 
 Both databases are SQLite files with the same trials. "New process" also reads them; "warm" has read them before.
-``BoundedSampler`` is how studies of ScaMP ask: the sampler sees about a thousand trials. The same sampler on both
+``BoundedSampler`` asks as studies of ScaMP do: the sampler sees about a thousand trials. The same sampler on both
 storages is in the table, too.
 """
 
@@ -22,7 +22,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import BaseStorage, RDBStorage, get_storage
 from optuna.storages._rdb import models
 
-from scamp_service.exchange.bounded_sampler import BoundedSampler
+from examples.bounded_sampler import BoundedSampler
 from scamp_service.exchange.new_trials import new_trial_of
 from scamp_service.exchange.optuna_storage import ScampStorage
 

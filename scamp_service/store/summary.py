@@ -1,18 +1,19 @@
 """Summarizes a study in a few numbers, which ``scamp run --json`` prints, the API shows and the benchmarks compare.
 
-It reads the numbers that the store keeps (``tallies``), not the trials. Only ``study_summary``, ``learned_of``,
-``all_trials`` and ``device_fill`` read the database; the rest is pure.
+It reads the numbers that the store keeps (``tallies``), not the trials. The API answers with these classes, and
+describes their fields by the words below each. Only ``study_summary``, ``learned_of``, ``all_trials`` and
+``device_fill`` read the database; the rest is pure.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from estimators.learning import WINDOW_TRIALS, Learned, learn
-from scamp_service.lifecycle import has_no_success, seen_state, state_text
+from scamp_service.lifecycle import StudyState, TrialState, has_no_success, seen_state, state_text
 from scamp_service.model import Json, Study, Trial
 from scamp_service.store.reads import Reads
 from scamp_service.store.recorded_cluster import STARTING
@@ -35,71 +36,113 @@ FAMILIES_IN_SUMMARY = 20
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The leading trial: the best completed one, or else the best that still runs. ``plan`` is its plan in words."""
+    """The best completed trial; while there is none, the best running trial."""
 
     trial: int
-    value: float
+    """number of the trial in the study"""
+    value: float | None
+    """its objective"""
     params: Json
     plan: str
+    """the plan in words"""
+
+    @classmethod
+    def of(cls, trial: Trial) -> Best:
+        """How a summary names this trial."""
+        return cls(trial.number, trial.value, trial.params, str(trial.plan or ""))
 
 
 @dataclass(frozen=True, slots=True)
 class FrontTrial:
-    """A trial on the Pareto front. ``values`` are those of the study's objectives, in their order."""
+    """A trial on the Pareto front of a study with several objectives."""
 
     trial: int
+    """number of the trial in the study"""
     values: Sequence[float]
+    """value of each objective, in the order of `spec.objectives`"""
     params: Json
     plan: str
+    """the plan in words"""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """Attempts that ran out of memory, whose true peak is unknown; they are not in the prediction error."""
+
+    attempts: int
+    """number of attempts that ran out of memory"""
+    least_excess_pct: float | None
+    """the worst attempt needed at least this many percent more than predicted"""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedMemory:
+    """Memory correction learned from the newest trials of a family that ran with one layout: bytes that are added to
+    the prediction of its next candidate with this layout, beyond its trace and the constant margin. A family is a
+    workload with its code and all parameters except the numbers that a study searches."""
+
+    family: str
+    layout: str
+    """how the model was spread over ranks, such as fsdp2+recompute"""
+    extra_bytes: int
+    """bytes reserved beyond trace and margin"""
+    bias_bytes: int
+    """part of extra_bytes: tensors that the trace misses, by the median"""
+    num_trials: int
+    """trials that the correction was learned from"""
+    num_out_of_memory: int
+    """number of them that ran out of memory"""
+    num_halvings: int
+    """how often finished trials have halved what failures ask for"""
+    studies: Sequence[int]
+    """studies whose trials needed more than their trace"""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A study in numbers.
-
-    - ``state_text``: the state in words. ``no_success``: the study has completed without a completed trial.
-    - ``trials``: number of trials by state. ``degrees``: number of trials by the ranks of their last gang.
-    - ``colocated``: the most gangs at once on one device. ``healed``: trials that ran out of memory and still completed
-      or were pruned.
-    - ``spared``: trials that began with the extra memory learned from their family, and did not run out of memory.
-    - ``prediction_error_pct``: median and maximum of |predicted − measured| / measured, in percent, for the peak of
-      tensors of one rank. It covers the last attempt of each trial with an exact measurement. Both are None if samples
-      differ in size, ``is_uneven``: then peaks are predicted for the largest, which the measured step need not have.
-    - ``step_error_pct``: the same for the seconds of a step, over the last attempt of each trial with a timed step.
-    - ``out_of_memory``: ``attempts`` counts the attempts that ran out of memory. They give only a lower bound, so they
-      are not in the prediction error. ``least_excess_pct`` is how far the worst exceeded its prediction, at least.
-    - ``device_seconds``: seconds × devices held. ``wall_seconds``: from creation to the end, or until now.
-    - ``best_metrics``: the last evaluation of the best trial, or its best where that counts; None for NaN and infinity,
-      which JSON does not have.
-    - ``front``: with several objectives, the trials on the Pareto front, the best of the first objective first; at
-      most ``FRONT_IN_SUMMARY``, evenly chosen from more. Then there is no best trial.
-    - ``regret_bound``: with ``budget.terminator``, how much better the best candidate of the space may be than the best
-      that was found, with high probability; None while it is not known.
-    - ``learned``: the memory correction for each of the largest families of the study and each layout that it has run
-      with.
-    """
+    """The study in a few numbers, as `scamp run --json` prints them."""
 
     study: int
     name: str
-    state: str
+    state: StudyState
     state_text: str
+    """the state in words"""
     no_success: bool
-    trials: Mapping[str, int]
+    """the study has completed, but none of its trials did"""
+    trials: Mapping[TrialState, int]
+    """number of trials in each state that has any"""
     best: Best | None
+    """null with several objectives, see `front`"""
     degrees: Mapping[str, int]
+    """number of trials by the number of ranks they ran on"""
     colocated: int
+    """largest number of gangs of the study on one device at once"""
     healed: int
+    """trials that completed or were pruned after running out of memory"""
     spared: int
+    """trials that ran with memory learned from earlier trials and did not run out of memory"""
     is_uneven: bool
+    """whether samples differ in size, so that peaks are predicted for the largest of them"""
     prediction_error_pct: Mapping[str, float | None]
+    """`median` and `max` of |predicted − measured| / measured for the peak of tensors of one rank, over the last exactly
+    measured attempt of each trial; null if samples differ in size"""
     step_error_pct: Mapping[str, float | None]
-    out_of_memory: Mapping[str, float | None]
+    """the same for predicted seconds of a step, over the last timed attempt of each trial"""
+    out_of_memory: OutOfMemory
     device_seconds: float
+    """seconds × devices that its attempts have held so far"""
     wall_seconds: float
-    best_metrics: Mapping[str, float | None] = field(default_factory=dict)
-    front: Sequence[FrontTrial] = ()
-    regret_bound: float | None = None
-    learned: Sequence[Json] = ()
+    """from its creation to its end, or until now"""
+    front: Sequence[FrontTrial]
+    """completed trials on the Pareto front (while none has completed, of those that run), the best of the first
+    objective first; at most 100, evenly chosen. Empty with one objective"""
+    regret_bound: float | None
+    """with `budget.terminator`, how much better than the best found any candidate may be, with high probability; null
+    while it is not known"""
+    best_metrics: Mapping[str, float | None]
+    """metrics of the best trial's last evaluation, or of its best where that counts; null: not finite"""
+    learned: Sequence[LearnedMemory]
+    """memory corrections of the largest families of the study, for each layout that it has run with"""
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a dictionary of JSON values."""
@@ -109,7 +152,7 @@ class Summary:
 def summarize(
     study: Study, counted: Counted, best: Trial | None, open_attempts: Iterable[Any], *, now: float
 ) -> Summary:
-    """The summary of a study, without ``best_metrics`` and ``learned``, which need the database.
+    """The summary of a study, without ``best_metrics``, ``front`` and ``learned``, which need the database.
 
     ``open_attempts`` need devices, ``created_at`` and ``ended_at``: those of attempts that have not ended.
     """
@@ -118,11 +161,11 @@ def summarize(
     return Summary(
         study=study.id,
         name=study.name,
-        state=state.value,
+        state=state,
         state_text=state_text(state, counted.states),
         no_success=has_no_success(state, counted.states),
-        trials={state.value: num for state, num in counted.states.items()},
-        best=Best(best.number, best.value or 0.0, best.params, str(best.plan or "")) if best else None,
+        trials=dict(counted.states),
+        best=Best.of(best) if best else None,
         degrees=counted.degrees,
         colocated=int(tallies.get(COLOCATED, 0)),
         healed=int(tallies.get(HEALED, 0)),
@@ -130,11 +173,14 @@ def summarize(
         is_uneven=is_uneven,
         prediction_error_pct=asdict(ErrorSummary() if is_uneven else counted.peak_error_pct),
         step_error_pct=asdict(counted.step_error_pct),
-        out_of_memory={"attempts": counted.num_oom, "least_excess_pct": counted.least_excess_pct},
+        out_of_memory=OutOfMemory(counted.num_oom, counted.least_excess_pct),
         device_seconds=tallies.get(DEVICE_SECONDS, 0.0)
         + sum(device_seconds(open_attempt, now) for open_attempt in open_attempts),
         wall_seconds=(study.finished_at or now) - study.created_at,
+        front=(),
         regret_bound=study.regret_bound,
+        best_metrics={},
+        learned=(),
     )
 
 
@@ -145,8 +191,7 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     best = store.leading_trial(study_id, objectives)
     summary = summarize(study, counted, best, store.open_holds(study_id), now=now)
     largest = counted.families[:FAMILIES_IN_SUMMARY]
-    learned = [learned_json(*item) for item in learned_of(store, largest)]
-    summary = replace(summary, learned=learned, front=front_of(store, study_id, objectives))
+    summary = replace(summary, learned=learned_of(store, largest), front=front_of(store, study_id, objectives))
     if best is None:
         return summary
     if best.best_step is None:
@@ -175,19 +220,27 @@ def front_of(store: Reads, study_id: int, objectives: Objectives) -> list[FrontT
     ]
 
 
-def learned_of(store: Reads, families: Iterable[str]) -> list[tuple[str, Learned]]:
+def learned_of(store: Reads, families: Iterable[str]) -> list[LearnedMemory]:
     """The memory corrections of each of these families, for the device kinds that the family has run on."""
     rows = []
     for family in families:
         past = store.family_runs(family, WINDOW_TRIALS)
         learned = learn(past, {kind for run in past for kind in run.device_kinds})
-        rows += [(family, correction) for correction in learned.values()]
+        rows += [_learned_memory(family, correction) for correction in learned.values()]
     return rows
 
 
-def learned_json(family: str, learned: Learned) -> Json:
-    """The memory correction of one family under one layout as JSON."""
-    return {"family": family, **asdict(learned), "layout": str(learned.layout)}
+def _learned_memory(family: str, learned: Learned) -> LearnedMemory:
+    return LearnedMemory(
+        family,
+        str(learned.layout),
+        learned.extra_bytes,
+        learned.bias_bytes,
+        learned.num_trials,
+        learned.num_out_of_memory,
+        learned.num_halvings,
+        learned.studies,
+    )
 
 
 def all_trials(store: Reads, study_id: int) -> list[Trial]:

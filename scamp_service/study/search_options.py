@@ -24,7 +24,7 @@ class Earlier(Strict):
 class Filter(Strict):
     """Each trial is the best of ``of`` proposals by a number that costs no training (``workloads.sandbox.proxies``)."""
 
-    proxy: Literal["parameters", "flops", "grad_norm", "synflow", "jacob_cov"]
+    proxy: Literal["parameters", "flops", "grad_norm", "jacob_cov"]
     of: Annotated[Integer, Field(ge=2, le=32)] = 4
 
 

@@ -53,7 +53,7 @@ def _declared(name: str, schema: dict[str, Any]) -> str:
 
 def _field(name: str, schema: dict[str, Any], required: bool) -> str:
     line = f"  {name}{'' if required else '?'}: {_type(schema)};"
-    words = schema.get("description", "")
+    words = " ".join(schema.get("description", "").split())
     return f"  /** {words} */\n{line}" if words else line
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -28,23 +27,6 @@ from workloads.training.outline import outline_of
 
 NUM_SAMPLES = 32
 """Most samples of the batch."""
-_NORMS = frozenset(
-    getattr(module, name)
-    for module in (torch, nn.functional)
-    for name in ("batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm")
-)
-
-
-class _WithoutNorms(TorchFunctionMode):
-    """Leaves normalisations out, also those that are not modules."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _NORMS:
-            return args[0] if args else kwargs["input"]
-        return func(*args, **kwargs)
 
 
 def parameters(workload: Workload, batch: int) -> float:
@@ -68,25 +50,6 @@ def grad_norm(workload: Workload, batch: int) -> float:
     loss, _ = expect_loss(workload.loss(model, _train_batch(workload, batch)), workload.loss)
     loss.backward()  # type: ignore[no-untyped-call]
     return sum(float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None)
-
-
-def synflow(workload: Workload, batch: int) -> float:
-    """Logarithm of SynFlow: the sum of |weight × gradient| of a network of absolute weights that reads ones.
-
-    As in Abdelfattah et al. 2021 normalisations are left out, and numbers are doubles. Indices, such as those of words,
-    stay as they are.
-    """
-    model = _model(workload).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(parameter.abs())
-    ones = tree_map_only(Tensor, _ones, _train_batch(workload, 1))
-    with _WithoutNorms():
-        output = _output(workload, model, ones)
-    _sum(output).backward()  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        score = sum(float((leaf * leaf.grad).abs().sum()) for leaf in model.parameters() if leaf.grad is not None)
-    return math.log(score) if score > 0 else -math.inf
 
 
 def jacob_cov(workload: Workload, batch: int) -> float:
@@ -113,7 +76,6 @@ PROXIES: Mapping[str, Callable[[Workload, int], float]] = {
     "parameters": parameters,
     "flops": flops,
     "grad_norm": grad_norm,
-    "synflow": synflow,
     "jacob_cov": jacob_cov,
 }
 """Functions of a workload and its batch."""
@@ -138,12 +100,6 @@ def _num_samples(workload: Workload, batch: int) -> int:
 def _train_batch(workload: Workload, batch: int) -> Batch:
     samples = step_batch(workload, torch.arange(_num_samples(workload, batch)))
     return tree_map_only(Tensor, lambda tensor: tensor.clone(), samples)  # data sets may hand out views of themselves
-
-
-def _ones(tensor: Tensor) -> Tensor:
-    if tensor.is_complex():
-        return torch.ones_like(tensor, dtype=torch.cdouble)
-    return torch.ones_like(tensor, dtype=torch.double) if tensor.is_floating_point() else tensor
 
 
 class _Called(Exception):

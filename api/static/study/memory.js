@@ -7,7 +7,7 @@ import { h, setText } from "../elements/dom.js";
 import { count, mib, mibWords, num, plural, toMib } from "../format.js";
 import { required } from "../required.js";
 
-/** @import { LearnedView, SummaryView } from "../answers.d.ts" */
+/** @import { LearnedMemory, Summary } from "../answers.d.ts" */
 /** @import { Open } from "../charts/chart.js" */
 /** @import { Pointed } from "../charts/points.js" */
 /** @import { Panel } from "../page.js" */
@@ -114,7 +114,7 @@ function percent(peak) {
 
 /**
  * Median and worst error of the last exactly measured attempt of each trial, or why there is none, or an empty string.
- * @param {Pick<SummaryView, "prediction_error_pct" | "out_of_memory" | "is_uneven">} summary
+ * @param {Pick<Summary, "prediction_error_pct" | "out_of_memory" | "is_uneven">} summary
  * @returns {string}
  */
 export function errorWords({ prediction_error_pct: error, out_of_memory: failed, is_uneven: isUneven }) {
@@ -126,7 +126,7 @@ export function errorWords({ prediction_error_pct: error, out_of_memory: failed,
 
 /**
  * Attempts that ran out of memory, whose need is only known to be more than predicted, or an empty string.
- * @param {Pick<SummaryView, "out_of_memory">} summary
+ * @param {Pick<Summary, "out_of_memory">} summary
  * @returns {string}
  */
 export function failureWords({ out_of_memory: failed }) {
@@ -136,7 +136,7 @@ export function failureWords({ out_of_memory: failed }) {
 
 /**
  * Memory that is added to the next predictions of each family and layout, beyond trace and margin, or an empty string.
- * @param {LearnedView[]} families
+ * @param {LearnedMemory[]} families
  * @returns {string}
  */
 export function learnedWords(families) {
@@ -152,7 +152,7 @@ export function learnedWords(families) {
 }
 
 /**
- * @param {LearnedView[]} families
+ * @param {LearnedMemory[]} families
  * @returns {number}
  */
 function numTrials(families) {

@@ -6,7 +6,7 @@ import { aside, card, chartBox } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
 import { plural, stepWords } from "../format.js";
 
-/** @import { SummaryView } from "../answers.d.ts" */
+/** @import { Summary } from "../answers.d.ts" */
 /** @import { Open } from "../charts/chart.js" */
 /** @import { Pointed } from "../charts/points.js" */
 /** @import { Panel } from "../page.js" */
@@ -78,7 +78,7 @@ class Steps extends Against {
 
 /**
  * Median and worst error of the last timed attempt of each trial, or why there is none. `peaks`: see `Against`.
- * @param {Pick<SummaryView, "step_error_pct">} summary
+ * @param {Pick<Summary, "step_error_pct">} summary
  * @param {Map<number, {attempts: Record<string, any>[]}>} peaks
  * @returns {string}
  */

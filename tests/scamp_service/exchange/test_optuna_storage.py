@@ -22,7 +22,6 @@ from optuna.testing.pytest_storages import StorageTestCase
 from optuna.trial import TrialState as OptunaState
 from sqlalchemy.pool import NullPool
 
-from scamp_service.exchange.bounded_sampler import BoundedSampler
 from scamp_service.exchange.optuna_storage import ScampStorage
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Metric, Report, TrialChanges
@@ -347,22 +346,6 @@ def _answer(address: str, server: subprocess.Popen[bytes]) -> dict[str, list[dic
     return until(answer, "the dashboard of Optuna")
 
 
-def test_a_bounded_sampler_sees_the_best_of_a_long_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scamp_service.exchange.bounded_sampler.MOST_SHOWN", 40)
-    seen: list[list[int]] = []
-
-    class Watching(optuna.samplers.RandomSampler):
-        def infer_relative_search_space(self, study, trial):
-            seen.append([row.number for row in study.get_trials(deepcopy=False)])
-            return {}
-
-    study = optuna.create_study(sampler=BoundedSampler(Watching(seed=0)))
-    study.add_trials([optuna.create_trial(value=(number * 7919) % 1000) for number in range(1000)])
-    study.ask().suggest_float("x", 0, 1)
-    best = sorted(range(1000), key=lambda number: (number * 7919) % 1000)[:25]
-    assert seen == [sorted({*range(0, 1001, 32), *best, 1000})]
-
-
 def test_a_study_of_optuna_is_shown_and_deleted_like_others(storage: ScampStorage, store: Store) -> None:
     study = optuna.create_study(study_name="theirs", storage=storage, directions=["minimize", "maximize"])
     trial = study.ask()
@@ -373,26 +356,6 @@ def test_a_study_of_optuna_is_shown_and_deleted_like_others(storage: ScampStorag
     assert [row.values for row in study.best_trials] == [[1.0, 2.0]] and study.trials[0].user_attrs["seed"] > 1e308
     optuna.delete_study(study_name="theirs", storage=storage)
     assert store.studies() == []
-
-
-def test_a_bounded_sampler_sees_what_has_changed_since_it_was_last_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scamp_service.exchange.bounded_sampler.MOST_SHOWN", 40)
-    seen: list[set[int]] = []
-
-    class Watching(optuna.samplers.RandomSampler):
-        def infer_relative_search_space(self, study, trial):
-            seen.append({row.number for row in study.get_trials(deepcopy=False)})
-            return {}
-
-    study = optuna.create_study(sampler=BoundedSampler(Watching(seed=0)))
-    study.add_trials([optuna.create_trial(value=100.0 + number) for number in range(200)])
-    first, second = study.ask(), study.ask()
-    study.tell(first, -1.0)  # the best, and it ends while the one after it runs
-    study.ask().suggest_float("x", 0, 1)
-    assert {first.number, second.number, *range(24)} <= seen[-1] and 25 not in seen[-1]
-    study.tell(second, state=optuna.trial.TrialState.FAIL)
-    study.ask().suggest_float("x", 0, 1)
-    assert second.number not in seen[-1] and first.number in seen[-1]
 
 
 def test_a_failed_trial_that_is_retried_is_waiting_again(storage: ScampStorage, store: Store) -> None:

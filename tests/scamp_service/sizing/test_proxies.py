@@ -22,7 +22,7 @@ def test_values_are_kept_and_a_candidate_that_cannot_be_built_has_none(
     code = blobs.put(buffer.getvalue())
     candidates = [{"width": 8}, {"width": 7}, {"width": 64}]
     proxies = ProxyValues(blobs, tmp_path)
-    values_of = {name: proxies.values(name, "mine.py:Mine", code, candidates) for name in ("parameters", "synflow")}
+    values_of = {name: proxies.values(name, "mine.py:Mine", code, candidates) for name in ("parameters", "grad_norm")}
     proxies.close()
     for narrow, refused, wide in values_of.values():
         assert refused is None
@@ -31,5 +31,5 @@ def test_values_are_kept_and_a_candidate_that_cannot_be_built_has_none(
         assert narrow < wide
     monkeypatch.setattr(TracePool, "submit", lambda self, work: type("Done", (), {"result": lambda _: work(None)})())
     restarted = ProxyValues(blobs, tmp_path)
-    assert restarted.values("synflow", "mine.py:Mine", code, candidates) == values_of["synflow"]
+    assert restarted.values("grad_norm", "mine.py:Mine", code, candidates) == values_of["grad_norm"]
     restarted.close()

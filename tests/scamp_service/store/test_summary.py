@@ -12,7 +12,7 @@ from scamp_service.cli.progress import closing_line
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Report, Study, TrialChanges
 from scamp_service.store.store import Store
-from scamp_service.store.summary import Summary, learned_json, learned_of, summarize
+from scamp_service.store.summary import OutOfMemory, Summary, learned_of, summarize
 from scamp_service.store.tallies import most_at_once, prediction_errors_pct, tally_study
 from tests.values import attempt, new_attempt, trial
 
@@ -40,7 +40,7 @@ def test_an_out_of_memory_is_no_measured_error_and_is_told_by_itself() -> None:
     """It was counted once: the demo then said "45.4 % (worst)" of predictions that are right to 512 bytes."""
     summary = summary_of(HONEST, *HEALED)
     assert summary.prediction_error_pct["max"] == pytest.approx(0.0022, abs=1e-4)
-    assert summary.out_of_memory == {"attempts": 2, "least_excess_pct": pytest.approx(83.0, abs=0.1)}
+    assert summary.out_of_memory == OutOfMemory(2, pytest.approx(83.0, abs=0.1))
     assert summary_of(*HEALED[:2]).prediction_error_pct == {"median": None, "max": None}
 
 
@@ -57,7 +57,7 @@ def test_gangs_that_were_on_one_device_at_once_are_counted() -> None:
 
 def test_a_failure_without_any_measurement_needs_more_than_was_reserved() -> None:
     failed = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=20 * MIB, reserved_mib=25)
-    assert summary_of(failed).out_of_memory == {"attempts": 1, "least_excess_pct": 25.0}
+    assert summary_of(failed).out_of_memory == OutOfMemory(1, 25.0)
     assert summary_of(failed).prediction_error_pct == {"median": None, "max": None}
 
 
@@ -65,7 +65,7 @@ def test_the_last_exact_measurement_of_a_trial_counts_for_it() -> None:
     lost = replace(HONEST, measured_bytes=60 * MIB, outcome=Outcome.LOST)
     second = replace(HONEST, attempt=2)
     assert summary_of(lost, second).prediction_error_pct["max"] == pytest.approx(0.0, abs=0.001)
-    assert summary_of(HONEST).out_of_memory == {"attempts": 0, "least_excess_pct": None}
+    assert summary_of(HONEST).out_of_memory == OutOfMemory(0, None)
 
 
 def test_tensors_that_a_family_is_known_to_miss_are_part_of_the_prediction_and_other_memory_is_not() -> None:
@@ -146,17 +146,13 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     assert store.begin_attempt(new_attempt(first, device_kinds=("H200",), reserved_mib=26, now=2.0))
     assert store.report(Report(first, 1, "t", measured_bytes=31 * MIB), now=3.0)
     assert store.report_outcome(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=4.0)
-    assert learned_of(store, store.families(study.id)) == [("f", Learned(Layout(), 16 * MIB, 0, 1, 1, 0, (study.id,)))]
-    assert learned_json("f", Learned(Layout(dp_shard=2), 16, 2, 1, 1, 3, (3,))) == {
-        "family": "f", "layout": "fsdp2", "extra_bytes": 16, "bias_bytes": 2, "num_trials": 1, "num_out_of_memory": 1,
-        "num_halvings": 3, "studies": (3,),
-    }  # fmt: skip
+    learned = LearnedMemory("f", str(Layout()), 16 * MIB, 0, 1, 1, 0, (study.id,))
+    assert learned_of(store, store.families(study.id)) == [learned]
 
 
 def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() -> None:
-    summary = replace(
-        summary_of(HONEST, *HEALED), learned=[learned_json("f", Learned(Layout(), 24842845, 0, 1, 1, 0, (3,)))]
-    )
+    learned = LearnedMemory("f", str(Layout()), 24842845, 0, 1, 1, 0, (3,))
+    summary = replace(summary_of(HONEST, *HEALED), learned=[learned])
     line = closing_line(summary.to_json())
     within = "predicted within 0.0 % (median), 0.0 % (worst), by tensors"
     assert f"peak memory of attempts that had enough of it {within}" in line

@@ -18,7 +18,7 @@ from tests.scamp_service.search.studies import CONDITIONAL, SPACE, Trial, course
 
 
 def spec_of(sampler: str = "tpe", space: dict[str, Any] = SPACE, **more: Any) -> StudySpec:
-    search = {"sampler": sampler, "seed": 3, "filter": {"proxy": "synflow", "of": 4}}
+    search = {"sampler": sampler, "seed": 3, "filter": {"proxy": "grad_norm", "of": 4}}
     return study(space, sampler, search=search, **more)
 
 
@@ -52,8 +52,8 @@ def test_candidates_without_a_score_come_last_and_with_equal_scores_the_first_pr
 @pytest.mark.parametrize(
     ("scores", "words"),
     [
-        ([1, 4, None, 2.5], "the best of 4 proposals by synflow: 4, the others 2.5, 1, no value"),
-        ([None] * 4, "the first of 4 proposals, as synflow has no value for any of them"),
+        ([1, 4, None, 2.5], "the best of 4 proposals by grad_norm: 4, the others 2.5, 1, no value"),
+        ([None] * 4, "the first of 4 proposals, as grad_norm has no value for any of them"),
     ],
 )
 def test_a_trial_says_which_scores_its_proposals_had(scores: list[float | None], words: str) -> None:

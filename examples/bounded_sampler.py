@@ -1,6 +1,7 @@
 """Shows a sampler of Optuna a bounded choice of a long history, as the studies of ScaMP do.
 
-The time of TPE grows with every trial that it sees, and beyond about a thousand it finds little more.
+The time of TPE grows with every trial that it sees, and beyond about a thousand it finds little more. Copy this file
+next to your own program: it needs Optuna alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from scamp_service.search.history import MOST_SHOWN, NUM_BEST_SHOWN, NUM_NEWEST_SHOWN
+MOST_SHOWN = 1024  # up to this many trials are shown as they are
+NUM_BEST_SHOWN = 25
+NUM_NEWEST_SHOWN = 256  # of those that have not ended
 
 
 class BoundedSampler(BaseSampler):
