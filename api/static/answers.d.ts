@@ -23,38 +23,18 @@ export interface AttemptEvent {
 export type AttemptState = "STARTING" | "RUNNING" | "STOPPING" | "ENDED";
 
 export interface AttemptView {
-  /** number of the attempt in its trial, from 1 */
-  attempt: number;
-  state: AttemptState;
-  outcome: Outcome | null;
-  /** details of its end, such as a traceback */
-  detail: string;
-  /** what it did when it ran out of memory, such as `an evaluation` */
-  phase: string;
-  plan: Record<string, any>;
-  plan_text: string;
   /** parallel degrees of the plan; empty while there is none */
   plan_short: string;
   /** ranks of the plan, one on each device; 0 while there is no plan */
   num_ranks: number;
-  /** device of each rank, in rank order */
-  devices: string[];
-  /** why it was placed on these devices */
-  placement_reason: string;
-  /** MiB reserved on a device for one rank */
-  mib_per_rank: number;
   /** predicted peak of one rank, including extra_bytes */
   predicted_bytes: number;
-  /** bytes added to the traced peak */
-  extra_bytes: number;
   /** part of extra_bytes: tensors that the trace misses */
   bias_bytes: number;
   /** predicted peak of an evaluation; 0 where it is not known */
   evaluation_bytes: number;
   /** predicted peak of tensors, to compare with measured_bytes */
   expected_bytes: number;
-  /** largest measured peak; after running out of memory, the bytes that were held and requested */
-  measured_bytes: number;
   /** predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null where the speed of its devices is not known */
   predicted_step_seconds: number | null;
   /** how many times as long steps of its family took as predicted; 1: nothing learned */
@@ -65,13 +45,33 @@ export interface AttemptView {
   predicted_communication_share: number | null;
   /** measured share, of the rank that waits least; null: not measured */
   measured_communication_share: number | null;
+  /** seconds since the epoch, UTC */
+  created_at: number;
+  started_at: number | null;
+  /** number of the attempt in its trial, from 1 */
+  attempt: number;
+  state: AttemptState;
+  outcome: Outcome | null;
+  /** details of its end, such as a traceback */
+  detail: string;
+  /** what it did when it ran out of memory, such as `an evaluation` */
+  phase: string;
+  plan: Record<string, any>;
+  plan_text: string;
+  /** device of each rank, in rank order */
+  devices: string[];
+  /** why it was placed on these devices */
+  placement_reason: string;
+  /** MiB reserved on a device for one rank */
+  mib_per_rank: number;
+  /** bytes added to the traced peak */
+  extra_bytes: number;
+  /** largest measured peak; after running out of memory, the bytes that were held and requested */
+  measured_bytes: number;
   /** steps timed so far; measured_step_seconds is their median */
   timed_steps: number;
   /** step of its last committed checkpoint; -1: none */
   checkpoint_step: number;
-  /** seconds since the epoch, UTC */
-  created_at: number;
-  started_at: number | null;
   ended_at: number | null;
 }
 
@@ -672,8 +672,7 @@ export interface Summary {
   spared: number;
   /** whether samples differ in size, so that peaks are predicted for the largest of them */
   is_uneven: boolean;
-  /** `median` and `max` of |predicted − measured| / measured for the peak of tensors of one rank, over the last exactly
-measured attempt of each trial; null if samples differ in size */
+  /** `median` and `max` of |predicted − measured| / measured for the peak of tensors of one rank, over the last attempt of each trial that was measured exactly; null if samples differ in size */
   prediction_error_pct: Record<string, number | null>;
   /** the same for predicted seconds of a step, over the last timed attempt of each trial */
   step_error_pct: Record<string, number | null>;
@@ -682,11 +681,9 @@ measured attempt of each trial; null if samples differ in size */
   device_seconds: number;
   /** from its creation to its end, or until now */
   wall_seconds: number;
-  /** completed trials on the Pareto front (while none has completed, of those that run), the best of the first
-objective first; at most 100, evenly chosen. Empty with one objective */
+  /** completed trials on the Pareto front (while none has completed, of those that run), the best of the first objective first; at most 100, evenly chosen. Empty with one objective */
   front: FrontTrial[];
-  /** with `budget.terminator`, how much better than the best found any candidate may be, with high probability; null
-while it is not known */
+  /** with `budget.terminator`, how much better than the best found any candidate may be, with high probability; null while it is not known */
   regret_bound: number | null;
   /** metrics of the best trial's last evaluation, or of its best where that counts; null: not finite */
   best_metrics: Record<string, number | null>;
@@ -725,6 +722,31 @@ export interface TrialChange {
 }
 
 export interface TrialDetail {
+  /** parallel degrees of the plan; empty while there is none */
+  plan_short: string;
+  /** ranks of the plan, one on each device; 0 while there is no plan */
+  num_ranks: number;
+  /** predicted peak of one rank, including extra_bytes */
+  predicted_bytes: number;
+  /** part of extra_bytes: tensors that the trace misses */
+  bias_bytes: number;
+  /** predicted peak of an evaluation; 0 where it is not known */
+  evaluation_bytes: number;
+  /** predicted peak of tensors, to compare with measured_bytes */
+  expected_bytes: number;
+  /** predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null where the speed of its devices is not known */
+  predicted_step_seconds: number | null;
+  /** how many times as long steps of its family took as predicted; 1: nothing learned */
+  step_factor: number;
+  /** median seconds of a step, without the first ones, evaluations and checkpoints; null: none */
+  measured_step_seconds: number | null;
+  /** predicted share (0 to 1) of a step in which ranks wait for each other; null: not known */
+  predicted_communication_share: number | null;
+  /** measured share, of the rank that waits least; null: not measured */
+  measured_communication_share: number | null;
+  /** seconds since the epoch, UTC */
+  created_at: number;
+  started_at: number | null;
   id: number;
   study_id: number;
   /** number in the study, from 0; part of its address in this API */
@@ -751,24 +773,12 @@ export interface TrialDetail {
   plan: Record<string, any> | null;
   /** the plan in words; empty while there is none */
   plan_text: string;
-  /** parallel degrees of the plan; empty while there is none */
-  plan_short: string;
   /** why this plan was chosen */
   plan_reason: string;
-  /** ranks of the plan, one on each device; 0 while there is no plan */
-  num_ranks: number;
   /** samples per optimizer step over all ranks; 0 while there is no plan */
   batch: number;
-  /** predicted peak of one rank, including extra_bytes */
-  predicted_bytes: number;
   /** bytes added because earlier trials of its family, or itself, needed more than traced */
   extra_bytes: number;
-  /** part of extra_bytes: tensors that the trace misses */
-  bias_bytes: number;
-  /** predicted peak of an evaluation; 0 where it is not known */
-  evaluation_bytes: number;
-  /** predicted peak of tensors, to compare with measured_bytes */
-  expected_bytes: number;
   /** extra bytes learned for its family and layout when it was planned, whether used or not */
   learned_bytes: number;
   /** trials of one family share memory corrections; empty until it is planned */
@@ -777,20 +787,10 @@ export interface TrialDetail {
   reserved_mib: number;
   /** largest measured peak of one rank's tensors, a lower bound if it ran out of memory; 0: none */
   measured_bytes: number;
-  /** predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null where the speed of its devices is not known */
-  predicted_step_seconds: number | null;
   /** floating point operations of a training step for one sample, forward and backward */
   flops_per_sample: number | null;
   /** number of the model's parameters; 0: not known */
   num_params: number;
-  /** how many times as long steps of its family took as predicted; 1: nothing learned */
-  step_factor: number;
-  /** median seconds of a step, without the first ones, evaluations and checkpoints; null: none */
-  measured_step_seconds: number | null;
-  /** predicted share (0 to 1) of a step in which ranks wait for each other; null: not known */
-  predicted_communication_share: number | null;
-  /** measured share, of the rank that waits least; null: not measured */
-  measured_communication_share: number | null;
   /** share (0 to 1) of the time of its newest attempt in which the training checked itself; null: no step was timed */
   check_share: number | null;
   /** of its gradient, in samples, as AdaScale estimates it; null: not known */
@@ -813,9 +813,6 @@ export interface TrialDetail {
   values: (number | null)[];
   /** all metrics of its last evaluation, or of its best where trials count by that one; null: not finite */
   metrics: Record<string, number | null>;
-  /** seconds since the epoch, UTC */
-  created_at: number;
-  started_at: number | null;
   finished_at: number | null;
   attempts: AttemptView[];
   options: OptionView[];
@@ -836,6 +833,31 @@ export interface TrialEvent {
 export type TrialState = "WAITING" | "QUEUED" | "RUNNING" | "PAUSED" | "COMPLETED" | "PRUNED" | "FAILED" | "INFEASIBLE" | "CANCELLED";
 
 export interface TrialView {
+  /** parallel degrees of the plan; empty while there is none */
+  plan_short: string;
+  /** ranks of the plan, one on each device; 0 while there is no plan */
+  num_ranks: number;
+  /** predicted peak of one rank, including extra_bytes */
+  predicted_bytes: number;
+  /** part of extra_bytes: tensors that the trace misses */
+  bias_bytes: number;
+  /** predicted peak of an evaluation; 0 where it is not known */
+  evaluation_bytes: number;
+  /** predicted peak of tensors, to compare with measured_bytes */
+  expected_bytes: number;
+  /** predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null where the speed of its devices is not known */
+  predicted_step_seconds: number | null;
+  /** how many times as long steps of its family took as predicted; 1: nothing learned */
+  step_factor: number;
+  /** median seconds of a step, without the first ones, evaluations and checkpoints; null: none */
+  measured_step_seconds: number | null;
+  /** predicted share (0 to 1) of a step in which ranks wait for each other; null: not known */
+  predicted_communication_share: number | null;
+  /** measured share, of the rank that waits least; null: not measured */
+  measured_communication_share: number | null;
+  /** seconds since the epoch, UTC */
+  created_at: number;
+  started_at: number | null;
   id: number;
   study_id: number;
   /** number in the study, from 0; part of its address in this API */
@@ -862,24 +884,12 @@ export interface TrialView {
   plan: Record<string, any> | null;
   /** the plan in words; empty while there is none */
   plan_text: string;
-  /** parallel degrees of the plan; empty while there is none */
-  plan_short: string;
   /** why this plan was chosen */
   plan_reason: string;
-  /** ranks of the plan, one on each device; 0 while there is no plan */
-  num_ranks: number;
   /** samples per optimizer step over all ranks; 0 while there is no plan */
   batch: number;
-  /** predicted peak of one rank, including extra_bytes */
-  predicted_bytes: number;
   /** bytes added because earlier trials of its family, or itself, needed more than traced */
   extra_bytes: number;
-  /** part of extra_bytes: tensors that the trace misses */
-  bias_bytes: number;
-  /** predicted peak of an evaluation; 0 where it is not known */
-  evaluation_bytes: number;
-  /** predicted peak of tensors, to compare with measured_bytes */
-  expected_bytes: number;
   /** extra bytes learned for its family and layout when it was planned, whether used or not */
   learned_bytes: number;
   /** trials of one family share memory corrections; empty until it is planned */
@@ -888,20 +898,10 @@ export interface TrialView {
   reserved_mib: number;
   /** largest measured peak of one rank's tensors, a lower bound if it ran out of memory; 0: none */
   measured_bytes: number;
-  /** predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null where the speed of its devices is not known */
-  predicted_step_seconds: number | null;
   /** floating point operations of a training step for one sample, forward and backward */
   flops_per_sample: number | null;
   /** number of the model's parameters; 0: not known */
   num_params: number;
-  /** how many times as long steps of its family took as predicted; 1: nothing learned */
-  step_factor: number;
-  /** median seconds of a step, without the first ones, evaluations and checkpoints; null: none */
-  measured_step_seconds: number | null;
-  /** predicted share (0 to 1) of a step in which ranks wait for each other; null: not known */
-  predicted_communication_share: number | null;
-  /** measured share, of the rank that waits least; null: not measured */
-  measured_communication_share: number | null;
   /** share (0 to 1) of the time of its newest attempt in which the training checked itself; null: no step was timed */
   check_share: number | null;
   /** of its gradient, in samples, as AdaScale estimates it; null: not known */
@@ -924,9 +924,6 @@ export interface TrialView {
   values: (number | null)[];
   /** all metrics of its last evaluation, or of its best where trials count by that one; null: not finite */
   metrics: Record<string, number | null>;
-  /** seconds since the epoch, UTC */
-  created_at: number;
-  started_at: number | null;
   finished_at: number | null;
 }
 

@@ -16,7 +16,41 @@ from scamp_service.store.options import option_json
 from scamp_service.study.objectives import Objectives
 
 
-class TrialView(View):
+class RunView(View):
+    """Shared by a trial and its attempts: the plan, and what was predicted and measured under it."""
+
+    plan_short: PlanShort
+    num_ranks: NumRanks
+    predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, including extra_bytes")]
+    bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses")]
+    evaluation_bytes: Annotated[int, Field(description="predicted peak of an evaluation; 0 where it is not known")]
+    expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
+    predicted_step_seconds: Annotated[
+        float | None,
+        Field(
+            description="predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null"
+            " where the speed of its devices is not known"
+        ),
+    ]
+    step_factor: Annotated[
+        float, Field(description="how many times as long steps of its family took as predicted; 1: nothing learned")
+    ]
+    measured_step_seconds: Annotated[
+        float | None,
+        Field(description="median seconds of a step, without the first ones, evaluations and checkpoints; null: none"),
+    ]
+    predicted_communication_share: Annotated[
+        float | None,
+        Field(description="predicted share (0 to 1) of a step in which ranks wait for each other; null: not known"),
+    ]
+    measured_communication_share: Annotated[
+        float | None, Field(description="measured share, of the rank that waits least; null: not measured")
+    ]
+    created_at: Time
+    started_at: Time | None
+
+
+class TrialView(RunView):
     """A trial as it is listed."""
 
     id: int
@@ -57,17 +91,11 @@ class TrialView(View):
     ]
     plan: Annotated[dict[str, Any] | None, Field(description="null while there is no plan")]
     plan_text: Annotated[str, Field(description="the plan in words; empty while there is none")]
-    plan_short: PlanShort
     plan_reason: Annotated[str, Field(description="why this plan was chosen")]
-    num_ranks: NumRanks
     batch: Annotated[int, Field(description="samples per optimizer step over all ranks; 0 while there is no plan")]
-    predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, including extra_bytes")]
     extra_bytes: Annotated[
         int, Field(description="bytes added because earlier trials of its family, or itself, needed more than traced")
     ]
-    bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses")]
-    evaluation_bytes: Annotated[int, Field(description="predicted peak of an evaluation; 0 where it is not known")]
-    expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
     learned_bytes: Annotated[
         int, Field(description="extra bytes learned for its family and layout when it was planned, whether used or not")
     ]
@@ -81,32 +109,11 @@ class TrialView(View):
             description="largest measured peak of one rank's tensors, a lower bound if it ran out of memory; 0: none"
         ),
     ]
-    predicted_step_seconds: Annotated[
-        float | None,
-        Field(
-            description="predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null"
-            " where the speed of its devices is not known"
-        ),
-    ]
     flops_per_sample: Annotated[
         float | None,
         Field(description="floating point operations of a training step for one sample, forward and backward"),
     ]
     num_params: Annotated[int, Field(description="number of the model's parameters; 0: not known")]
-    step_factor: Annotated[
-        float, Field(description="how many times as long steps of its family took as predicted; 1: nothing learned")
-    ]
-    measured_step_seconds: Annotated[
-        float | None,
-        Field(description="median seconds of a step, without the first ones, evaluations and checkpoints; null: none"),
-    ]
-    predicted_communication_share: Annotated[
-        float | None,
-        Field(description="predicted share (0 to 1) of a step in which ranks wait for each other; null: not known"),
-    ]
-    measured_communication_share: Annotated[
-        float | None, Field(description="measured share, of the rank that waits least; null: not measured")
-    ]
     check_share: Annotated[
         float | None,
         Field(
@@ -146,8 +153,6 @@ class TrialView(View):
             " finite"
         ),
     ]
-    created_at: Time
-    started_at: Time | None
     finished_at: Time | None
 
 
@@ -162,7 +167,7 @@ def table_columns(params: Iterable[str], metrics: Iterable[str], objectives: Obj
     return [*_FIRST, *values, *params, *metrics, *names]
 
 
-class AttemptView(View):
+class AttemptView(RunView):
     """One run of a trial on devices."""
 
     attempt: Annotated[int, Field(description="number of the attempt in its trial, from 1")]
@@ -172,45 +177,16 @@ class AttemptView(View):
     phase: Annotated[str, Field(description="what it did when it ran out of memory, such as `an evaluation`")]
     plan: dict[str, Any]
     plan_text: str
-    plan_short: PlanShort
-    num_ranks: NumRanks
     devices: Annotated[list[str], Field(description="device of each rank, in rank order")]
     placement_reason: Annotated[str, Field(description="why it was placed on these devices")]
     mib_per_rank: Annotated[int, Field(description="MiB reserved on a device for one rank")]
-    predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, including extra_bytes")]
     extra_bytes: Annotated[int, Field(description="bytes added to the traced peak")]
-    bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses")]
-    evaluation_bytes: Annotated[int, Field(description="predicted peak of an evaluation; 0 where it is not known")]
-    expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
     measured_bytes: Annotated[
         int,
         Field(description="largest measured peak; after running out of memory, the bytes that were held and requested"),
     ]
-    predicted_step_seconds: Annotated[
-        float | None,
-        Field(
-            description="predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null"
-            " where the speed of its devices is not known"
-        ),
-    ]
-    step_factor: Annotated[
-        float, Field(description="how many times as long steps of its family took as predicted; 1: nothing learned")
-    ]
-    measured_step_seconds: Annotated[
-        float | None,
-        Field(description="median seconds of a step, without the first ones, evaluations and checkpoints; null: none"),
-    ]
-    predicted_communication_share: Annotated[
-        float | None,
-        Field(description="predicted share (0 to 1) of a step in which ranks wait for each other; null: not known"),
-    ]
-    measured_communication_share: Annotated[
-        float | None, Field(description="measured share, of the rank that waits least; null: not measured")
-    ]
     timed_steps: Annotated[int, Field(description="steps timed so far; measured_step_seconds is their median")]
     checkpoint_step: Annotated[int, Field(description="step of its last committed checkpoint; -1: none")]
-    created_at: Time
-    started_at: Time | None
     ended_at: Time | None
 
 

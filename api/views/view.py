@@ -21,7 +21,7 @@ LastEvent = Annotated[
 class View(BaseModel):
     """Base of all answers. A number that is not finite becomes null."""
 
-    model_config = ConfigDict(ser_json_inf_nan="null", protected_namespaces=(), use_attribute_docstrings=True)
+    model_config = ConfigDict(ser_json_inf_nan="null", protected_namespaces=())
 
 
 class Page(View, Generic[Item]):

@@ -124,8 +124,8 @@ class Summary:
     is_uneven: bool
     """whether samples differ in size, so that peaks are predicted for the largest of them"""
     prediction_error_pct: Mapping[str, float | None]
-    """`median` and `max` of |predicted − measured| / measured for the peak of tensors of one rank, over the last exactly
-    measured attempt of each trial; null if samples differ in size"""
+    """`median` and `max` of |predicted − measured| / measured for the peak of tensors of one rank, over the last
+    attempt of each trial that was measured exactly; null if samples differ in size"""
     step_error_pct: Mapping[str, float | None]
     """the same for predicted seconds of a step, over the last timed attempt of each trial"""
     out_of_memory: OutOfMemory

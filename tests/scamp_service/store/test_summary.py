@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from estimators.learning import Learned
 from estimators.model import MIB, Layout
 from scamp_service.cli.progress import closing_line
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Report, Study, TrialChanges
 from scamp_service.store.store import Store
-from scamp_service.store.summary import OutOfMemory, Summary, learned_of, summarize
+from scamp_service.store.summary import LearnedMemory, OutOfMemory, Summary, learned_of, summarize
 from scamp_service.store.tallies import most_at_once, prediction_errors_pct, tally_study
 from tests.values import attempt, new_attempt, trial
 
