@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from workloads.datasets import opened_dataset
-from workloads.seeds import drawn_from, seed_everything
+from workloads.seeds import drawn_from, mixed, seed_everything
 
 
 class Own:
@@ -77,3 +77,17 @@ def test_a_step_leaves_nothing_behind_for_devices_that_are_not_there() -> None:
     before = len(torch.cuda._queued_calls)
     seed_everything((1, 2))
     assert len(torch.cuda._queued_calls) == before
+
+
+SEEDS = {
+    (): 5740354900026072187,
+    (0,): -8753497827991233192,
+    (0, 1): -1950498447580522560,
+    (1, 0): -5164621852614943976,
+    (3, -1, 2**64): 3917584128784437839,
+}
+
+
+@pytest.mark.parametrize(("numbers", "seed"), SEEDS.items())
+def test_one_seed_of_several_numbers_is_the_same_on_every_interpreter(numbers: tuple[int, ...], seed: int) -> None:
+    assert mixed(*numbers) == seed, "or every curve changes"

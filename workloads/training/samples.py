@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from estimators.model import Plan
+from workloads.seeds import mixed
 
 FEW = 2**16  # samples whose whole permutation is drawn; it takes 8 bytes and about 10 ns a sample, in every step
 ROUNDS = 6
@@ -23,7 +24,7 @@ def batch_indices(num_train: int, batch: int, step: int, seed: int, first: int =
     positions = torch.arange(step * batch, (step + 1) * batch) + first
     parts = []
     for epoch in range(int(positions[0]) // num_train, int(positions[-1]) // num_train + 1):
-        generator = torch.Generator().manual_seed(hash((seed, epoch)))
+        generator = torch.Generator().manual_seed(mixed(seed, epoch))
         inside = positions[(positions // num_train) == epoch] % num_train
         few = num_train <= FEW
         parts.append(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from workloads.protocol import Batch, Workload, defines
-from workloads.seeds import kept_generators
+from workloads.seeds import kept_generators, mixed
 
 NUM_STEPS = 32
 """Steps of which the largest batch is taken, where the workload does not say which is."""
@@ -83,6 +83,6 @@ def _largest(workload: Workload, batch: Batch) -> Batch:
 
 
 def _changed(workload: Workload, batch: Batch, seed: int, step: int) -> Batch:
-    generator = torch.Generator().manual_seed(hash((seed, step, -3)))
+    generator = torch.Generator().manual_seed(mixed(seed, step, -3))
     with kept_generators(workload):
         return workload.batch_transform(batch, generator, step)

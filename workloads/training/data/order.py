@@ -10,7 +10,7 @@ from torch import Tensor
 from workloads.datasets import SetName, is_iterable, opened_dataset
 from workloads.protocol import Workload, defines
 from workloads.refusals import WrongResult, kinds_of
-from workloads.seeds import kept_generators, seed_host
+from workloads.seeds import kept_generators, mixed, seed_host
 from workloads.training.samples import batch_indices
 
 
@@ -83,7 +83,7 @@ class SampleOrder:
     def epoch(self, epoch: int) -> Tensor:
         """The workload's order of ``epoch``. Raises ``WrongResult`` unless it can be trained."""
         if epoch not in self._epochs:
-            number = hash((self._seed, epoch))
+            number = mixed(self._seed, epoch)
             with kept_generators(self._workload):
                 seed_host(number, self._workload)
                 indices = self._workload.order(epoch, torch.Generator().manual_seed(number))

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from workloads.datasets import Reading, SamplePlace, Seed, SetName, opened_dataset
 from workloads.protocol import Batch, Workload, defines
 from workloads.refusals import WrongResult, frames_of, kinds_of, raised_in
-from workloads.seeds import drawn_from, kept_generators, seed_host
+from workloads.seeds import drawn_from, kept_generators, mixed, seed_host
 from workloads.training.memory.process_memory import host_copy
 
 _OF_EVALUATION = -1  # stands for the epoch: held-out samples are the same in every evaluation
@@ -74,9 +74,9 @@ class Reader:
 
         def seed(place: SamplePlace) -> torch.Generator:
             epoch = place.epoch if split == "train" else _OF_EVALUATION
-            number = hash((self._seed, epoch, place.position))
+            number = mixed(self._seed, epoch, place.position)
             seed_host(number, workload, dataset)
-            return torch.Generator().manual_seed(hash((number, 1))) if augments else torch.default_generator
+            return torch.Generator().manual_seed(mixed(number, 1)) if augments else torch.default_generator
 
         with kept_generators(workload, dataset) if keeps_generators else nullcontext():
             samples = self._samples(request, seed)
