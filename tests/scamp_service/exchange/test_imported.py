@@ -82,7 +82,7 @@ def test_a_study_of_optuna_is_the_same_after_the_import(tmp_path: Path, store: S
     best = store.best_trial(study_id, Objective.of_spec(kept.spec))
     assert best and best.value == study.best_value
     assert study_view(kept, store.trial_counts(study_id), best, 0.0).best, "the page can show it"
-    assert study_summary(store, study_id, now=0.0).trials["COMPLETED"] == 3
+    assert study_summary(store, study_id, now=0.0).trials[TrialState.COMPLETED] == 3
 
 
 @pytest.mark.parametrize("url", ["sqlite:////nowhere/optuna.db", "mysql://x/y", "no url://"])
