@@ -115,7 +115,8 @@ def _state_of(generator: Any) -> object:
 
 def is_generator(value: object) -> bool:
     """Whether a value is a generator of random numbers."""
-    return _is_of_generators(type(value))
+    kind: Any = type(value)
+    return _is_of_generators(kind)
 
 
 def state_of_generator(generator: Any) -> Any:
