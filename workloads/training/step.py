@@ -25,7 +25,8 @@ from workloads.refusals import WrongResult, of_closure, of_gradient_in_evaluatio
 from workloads.seeds import seed_everything
 from workloads.training.losses import StepLosses
 from workloads.training.metrics import Sums, split_evaluation
-from workloads.training.updates.precision import autocast
+from workloads.training.updates.loss_scale import share_overflows
+from workloads.training.updates.precision import autocast, low_types
 from workloads.training.updates.update import updates_of
 
 
@@ -81,6 +82,9 @@ def phase_step(
             with state.micro_batch(batch, num):
                 with autocast(workload, model):
                     returned = loss_of(model, batch)
+                if not state.is_known:
+                    updates.low_types |= low_types(returned[0] if isinstance(returned, tuple) else returned)
+                losses.factor = updates.loss_factor(num) * updates.part(num)
                 loss = losses.add(returned)
                 del returned
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -88,8 +92,10 @@ def phase_step(
     end_passes(model)
     finish(model)
     state.end_step()
-    divisor = losses.divisor(num, updates.world, asks=asks)
+    divisor = losses.divisor(num, updates.world, asks=asks) * updates.part(num)
     updates.loss_is_sum = losses.is_sum
+    if updates.part(num) != 1:
+        share_overflows(model.parameters(), updates.num_shares, updates.world)
     if divisor != 1:  # not the loss: users' autograd functions may give gradients that do not depend on its scale
         for parameter in model.parameters():
             if parameter.grad is not None:

@@ -100,14 +100,17 @@ class DivisionGuard:
     def __init__(self, rank: TrainingRank) -> None:
         self._rank = rank
         self._leaves_out_all = False  # all modules are in evaluation mode, as a function may drop out
-        low = options_of(rank.workload).precision != "fp32" or any(
+        self._computes_low = options_of(rank.workload).precision != "fp32" or any(
             parameter.dtype in (torch.bfloat16, torch.float16) for parameter in rank.model.parameters()
         )
-        self._tolerance = COARSE if low else EXACT
         self.gives_up = _why_not(rank)
         """Why losses and gradients are not compared; empty if they are."""
         self._gives_up_metrics = _why_not_metrics(rank)
         self._read_between = _names_read(rank.workload)
+
+    @property
+    def _tolerance(self) -> Tolerance:
+        return COARSE if self._computes_low or updates_of(self._rank.model).low_types else EXACT
 
     @property
     def is_idle(self) -> bool:

@@ -7,6 +7,7 @@ steps it is doubled. These are the numbers of ``torch.amp.GradScaler``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,12 +16,32 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from workloads.parallel.exchanging.gloo import reduce
 from workloads.training.updates.norms import global_norm, local_gradients
 
 FIRST_SCALE = 2.0**16
 GROWTH_STEPS = 2000
+LARGEST = torch.finfo(torch.float16).max
 TYPICAL_COUNT = 1024
 """By this many tokens a loss that is a sum is divided before its backward pass, as counts are known only after it."""
+
+
+@torch.no_grad()
+def share_overflows(parameters: Iterable[Tensor], num_shares: int, ranks: dist.ProcessGroup | None) -> None:
+    """Make all gradients infinite if one is on any rank, or would be in fp16 if the whole batch were one pass.
+
+    The gradients are those of a workload that scales its loss itself, averaged over ``num_shares`` ranks: it sees the
+    same on every rank, and under every plan.
+    """
+    gradients = list(local_gradients(parameters))
+    highest = [torch.linalg.vector_norm(gradient, math.inf).float() for gradient in gradients if gradient.numel()]
+    if any(isinstance(number, FakeTensor) for number in highest):
+        return
+    overflown = torch.tensor(float(not all(float(number) * num_shares <= LARGEST for number in highest)))
+    if ranks is not None:
+        reduce(overflown, ranks)
+    for gradient in gradients if overflown else ():
+        gradient.fill_(math.inf)
 
 
 @dataclass(slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,6 +26,18 @@ def mixed_precision_of(workload: Workload) -> MixedPrecision | None:
     if options.precision != "bf16-params":
         return None
     return MixedPrecision(torch.bfloat16, _TYPES.get(options.reduce_precision, torch.float32))
+
+
+def low_types(loss: object) -> set[torch.dtype]:
+    """The types of 16 bits in which a loss was computed, in part, whether by an option or by the workload itself."""
+    pending, seen, low = [getattr(loss, "grad_fn", None)], set[Any](), set[torch.dtype]()
+    while pending:
+        node: Any = pending.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            low |= {result.dtype for result in node._input_metadata} & {torch.bfloat16, torch.float16}
+            pending += [before for before, _ in node.next_functions]
+    return low
 
 
 def autocast(workload: Workload, model: nn.Module) -> AbstractContextManager[object]:

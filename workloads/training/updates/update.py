@@ -55,8 +55,9 @@ class Updates:
     ``stages`` are the ranks of a pipeline that hold different parameters, ``replicas`` those with gradients of their
     own, which Adasum combines. With ``phases``, ``phased`` is their common optimizer, and ``losses`` are those of the
     present step, by the names of the phases that have had a turn. ``loss_is_sum`` says whether the loss of the last
-    step was one, None before the first step; ``world`` are the ranks that add up such sums, if they are several. With
-    ``has_every_phase`` all of them have a turn in every step, as in a trace.
+    step was one, None before the first step; ``world`` are the ranks that add up such sums, if they are several, and
+    ``num_shares`` those that divide a batch. Losses are computed in ``low_types`` of 16 bits, as far as is known. With
+    ``has_every_phase`` all phases have a turn in every step, as in a trace.
     """
 
     options: TrainingOptions
@@ -71,6 +72,8 @@ class Updates:
     phased: PhasedOptimizer | None = None
     losses: dict[str, Tensor] = field(default_factory=dict)
     loss_is_sum: bool | None = None
+    num_shares: int = 1
+    low_types: set[torch.dtype] = field(default_factory=set)
     step: int = 0
     has_every_phase: bool = False
 
@@ -89,6 +92,15 @@ class Updates:
             return 1.0
         self.loss_scale.num_micro_batches = num_micro_batches
         return self.loss_scale.factor
+
+    def part(self, num_micro_batches: int) -> float:
+        """The part of a batch that each of this many micro-batches is, by which its loss is multiplied, if it must be.
+
+        A workload that computes in fp16 itself scales its loss for a whole batch: each sample of a part has larger
+        gradients, which would overflow, and other updates would be skipped.
+        """
+        scales_itself = self.loss_scale is None and torch.float16 in self.low_types
+        return 1 / (num_micro_batches * self.num_shares) if scales_itself else 1.0
 
     @property
     def scale_of_sums(self) -> float:
@@ -342,6 +354,7 @@ def _new_updates(options: TrainingOptions, layout: Layout, mesh: DeviceMesh | No
         dist.group.WORLD if mesh is not None and not layout.adasum else None,
         averages=averages,
         loss_scale=LossScale(shares) if options.precision == "fp16" else None,
+        num_shares=shares,
     )
 
 

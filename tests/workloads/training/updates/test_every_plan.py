@@ -125,3 +125,61 @@ def test_two_optimizers_take_turns_as_on_one_rank_and_continue_under_another_pla
 def test_plans_that_cannot_train_in_phases_are_refused_with_the_cause(ranks: Any, plan: Plan) -> None:
     answers = ranks.train(plan, **GAN)
     assert answers[0]["error"] == "WorkloadError" and "ZeRO-1 divides the states of one" in answers[0]["message"]
+
+
+BY_HAND = """
+import torch
+from torch import nn
+from torch.nn import functional
+from workloads.protocol import Workload
+
+
+class Scaled(torch.optim.SGD):
+    '''A scaler of the user's own: a step is skipped if a gradient has overflowed.'''
+    scale, num_skipped = 2.0**22, 0
+    def step(self, closure=None):
+        gradients = [parameter.grad for group in self.param_groups for parameter in group["params"]]
+        if all(bool(gradient.isfinite().all()) for gradient in gradients):
+            for gradient in gradients:
+                gradient.div_(self.scale)
+            self.scale *= 2.0
+            return super().step(closure)
+        self.num_skipped, self.scale = self.num_skipped + 1, self.scale / 4
+
+
+class Halved(Workload):
+    num_train, num_eval = 64, 8
+    def build_model(self): return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
+    def optimizer(self, model):
+        self.scaled = Scaled(model.parameters(), 0.2)
+        return self.scaled
+    def train_batch(self, indices): return torch.sin(indices[:, None] * torch.arange(1.0, 5.0)), indices % 3
+    eval_batch = train_batch
+    def error(self, model, batch, **options):
+        with torch.autocast("cpu", torch.float16):
+            logits = model(batch[0])
+        return functional.cross_entropy(logits.float(), batch[1], **options)
+    def loss(self, model, batch): return self.error(model, batch) * self.scaled.scale
+    def evaluate(self, model, batch):
+        count = torch.full((len(batch[1]),), float(self.scaled.num_skipped))
+        return {"loss": self.error(model, batch, reduction="none"), "skipped": count}
+
+
+class Counted(Halved):
+    def loss(self, model, batch):
+        return self.error(model, batch, reduction="sum") * self.scaled.scale / 16, torch.tensor(len(batch[1]) / 16)
+"""
+
+
+@pytest.mark.parametrize("name", ["Halved", "Counted"])
+def test_fp16_that_is_scaled_by_hand_skips_the_same_updates_under_every_plan(
+    ranks: Any, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "by_hand.py").write_text(BY_HAND)
+    options = {"workload": f"by_hand.py:{name}", "code_dir": str(tmp_path), "params": {"batch": 16}, "steps": 12}
+    expected = ranks.curve(ONE, **options)
+    assert 3 <= expected[-1][1]["skipped"] < 12
+    for plan in (Plan(4, 4), Plan(8, dp_replicate=2), Plan(4, 2, dp_shard=2), Plan(6, 2, dp_shard=2, shares=(6, 2))):
+        for (_, values), (_, others) in zip(ranks.curve(plan, **options), expected, strict=True):
+            assert values["skipped"] == others["skipped"]
+            assert values["loss"] == pytest.approx(others["loss"], abs=1e-2)
