@@ -4,8 +4,7 @@ A loss may couple the samples of a batch (negatives within the batch, a penalty 
 mean over something else (tokens that count, weights of classes). Micro-batches and ranks would then train another
 curve, and nobody would notice. So the loss of a few samples is compared with the mean loss of their two halves, and the
 metrics as well. Both run in double precision, where rounding hides nothing, and before anything is trained; what shows
-later, or only in gradients, a training finds itself (``workloads.training.guard``). If nothing counts in these samples,
-or their loss is 0, they show nothing: then other samples are tried, and larger sets.
+later, in other samples, or only in gradients, a training finds itself (``workloads.training.guard``).
 
 Models are in training mode, as a loss may be another one there, but for what depends on the batch as documented: norms
 over samples, and dropout.
@@ -18,7 +17,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import partial
 
 import torch
@@ -50,8 +48,6 @@ NUM_SAMPLES = (16, 8, 4, 2)
 MOST_TRIES = 4
 """Tries that must all show no difference, as far as ``MOST_FLOPS`` allows: by chance the halves of one may have equally
 many samples of each class."""
-MOST_SAMPLES = 256
-"""Most samples of a later try, where fewer have shown nothing; no try has more than a batch."""
 _PASSES = 5
 """Passes of all samples: as a whole, as halves, and a few more times the first half."""
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
@@ -80,26 +76,12 @@ class _Ratio:
         return _Ratio(self.total + other.total, self.count + other.count, self.is_pair)
 
 
-class _Outcome(Enum):
-    """Result of a try."""
-
-    EQUAL = auto()
-    DIFFERENT = auto()
-    NONE_COUNTS = auto()
-    """Nothing counts, at least in one half. The other half alone shows no difference."""
-    ZERO = auto()
-    """All is 0, which is equal whether or not samples are compared."""
-    RANDOM = auto()
-    """Random numbers are drawn, so nobody can tell."""
-
-
 def why_whole(workload: Workload, flops: float = 0.0) -> str:
     """Why ranks and micro-batches may not divide a batch of this workload; empty if they may, or if nobody can tell.
 
     ``flops`` are those of a forward pass of one sample. Nobody can tell for models that are too large to be run here,
     and for losses that draw random numbers. What the workload itself says (``indivisible``) counts too, as a small term
-    may show nothing in a few samples. A loss with a count that is 0 in all tries may not be divided. A workload that
-    ``accepts_parts`` is not asked.
+    may show nothing in a few samples. A workload that ``accepts_parts`` is not asked.
     """
     finding = _first_finding(_difference_of_losses, workload, "train", flops)
     if finding or workload.accepts_parts or not workload.indivisible:
@@ -171,19 +153,14 @@ class _Comparison:
         """Whether two numbers are equal but for rounding; a number that is not finite proves nothing."""
         return not abs(value - other) > _TOLERANCES[self.dtype] * max(abs(value), abs(other), scale, _LEAST)
 
-    def outcome(self, undivided: _Ratio, first: _Ratio, second: _Ratio) -> _Outcome:
-        """Outcome of a try, from a loss or a metric of all samples, and of each half."""
+    def differs(self, undivided: _Ratio, first: _Ratio, second: _Ratio) -> bool:
+        """Whether a loss or a metric of all samples is not that of the halves together; if nothing counts in all of
+        them, or the number is not finite, nobody can tell."""
         of_halves = first.with_other(second)
-        if not (undivided.count or of_halves.count):
-            return _Outcome.NONE_COUNTS
-        if not math.isfinite(undivided.total):
-            return _Outcome.EQUAL  # nobody can tell
+        if not (undivided.count or of_halves.count) or not math.isfinite(undivided.total):
+            return False
         is_close = math.isfinite(of_halves.value) and self.are_close(of_halves.value, undivided.value, abs(first.value))
-        if not (undivided.count and is_close):
-            return _Outcome.DIFFERENT
-        if not (first.count and second.count):
-            return _Outcome.NONE_COUNTS
-        return _Outcome.EQUAL if undivided.total else _Outcome.ZERO
+        return not (undivided.count and is_close)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -236,7 +213,7 @@ def _first_finding(
 
 
 def _tries(workload: Workload, split: SetName, flops: float) -> list[Tensor]:
-    """Indices of the samples of each try, drawn: some of few ones, then more, up to a batch; none if all take too long.
+    """Indices of the samples of each try, drawn; none if all take too long.
 
     Data is often stored class by class. Those that are shorter come first: a loss or a metric that depends on how
     samples are padded shows it in one half. Those of training are samples of the first steps: where a batch is put
@@ -246,22 +223,16 @@ def _tries(workload: Workload, split: SetName, flops: float) -> list[Tensor]:
     fitting = [num for num in NUM_SAMPLES if num <= available and _PASSES * num * flops <= MOST_FLOPS]
     if not fitting:
         return []
-    num, more = fitting[0], list[int]()
+    num = fitting[0]
     num_tries = max(1, min(MOST_TRIES, int(MOST_FLOPS / max(_PASSES * num * flops, 1.0))))
     batch = workload.params.get("batch", workload.default_batch)
-    while (larger := 2 * (more[-1] if more else num)) <= min(batch, available, MOST_SAMPLES):
-        if _PASSES * larger * flops > MOST_FLOPS:
-            break
-        more.append(larger)
     if split == "train":  # in the order of training, which is drawn
         order = SampleOrder(workload, 0)
-        tries = [order.places(step, batch)[:num, 2] for step in range(num_tries)]
-        return _shortest_first(workload, split, tries + [order.places(0, larger)[:, 2] for larger in more])
+        return _shortest_first(workload, split, [order.places(step, batch)[:num, 2] for step in range(num_tries)])
     in_order = defines(workload, "dataset") and is_iterable(opened_dataset(workload, split))
-    most = min(available, max([num_tries * num, *more]))
+    most = min(available // num, num_tries) * num
     drawn = torch.arange(most) if in_order else batch_indices(available, most, 0, 0)
-    tries = [part for part in drawn[: num_tries * num].split(num) if len(part) == num]
-    return _shortest_first(workload, split, tries + [drawn[:larger] for larger in more])
+    return _shortest_first(workload, split, [drawn[place : place + num] for place in range(0, most, num)])
 
 
 def _shortest_first(workload: Workload, split: SetName, tries: Sequence[Tensor]) -> list[Tensor]:
@@ -272,23 +243,14 @@ def _shortest_first(workload: Workload, split: SetName, tries: Sequence[Tensor])
 def _difference_of_losses(comparison: _Comparison) -> str | None:
     phases = {f"the loss of phase {phase.name}": phase.loss for phase in phases_of(comparison.workload)}
     for name, loss in (phases or {"the loss": comparison.workload.loss}).items():
-        unknown, num_equal = "", 0
         for indices in comparison.tries:
-            outcome, words = _difference_of_loss(comparison, name, loss, indices)
-            if outcome is _Outcome.DIFFERENT:
+            if (words := _difference_of_loss(comparison, name, loss, indices)) != "":
                 return words
-            if outcome is _Outcome.RANDOM:
-                return None
-            unknown, num_equal = words or unknown, num_equal + (outcome is _Outcome.EQUAL)
-            if num_equal == MOST_TRIES:
-                break
-        if unknown and not num_equal:
-            return unknown
     return ""
 
 
-def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indices: Tensor) -> tuple[_Outcome, str]:
-    """Outcome of a try, and words for it, empty where nothing is wrong."""
+def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indices: Tensor) -> str | None:
+    """Words for what is wrong, empty if nothing is; None if random numbers are drawn, so that nobody can tell."""
     batch, *halves = comparison.batches(partial(step_batch, comparison.workload), indices)
     _train(comparison.model)
     if comparison.draws(loss, halves[0]):  # such as dropout by a function
@@ -298,22 +260,15 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
     if not comparison.are_close(first.value, again.value):
         kept = " and ".join(f"self.{attribute}" for attribute in changed) or "something"
         before, after = in_enough_digits(first.value, again.value)
-        return _Outcome.DIFFERENT, (
+        return (
             f"{name} is {before}, and {after} when it is called again with the same samples: it keeps {kept} between "
             f"calls, which micro-batches and ranks would change. Keep nothing in the workload, {_ADVICE}"
         )
     if comparison.draws(loss, halves[0]):
-        return _Outcome.RANDOM, ""  # these numbers depend on the division, too
+        return None  # these numbers depend on the division, too
     undivided, second = comparison.value(loss, batch), comparison.value(loss, halves[1])
-    outcome, num = comparison.outcome(undivided, first, second), len(indices)
-    if outcome is _Outcome.NONE_COUNTS:
-        return outcome, (
-            f"{name} is divided by a count that is 0 for {'one half' if undivided.count else 'each half'} of {num} "
-            f"samples, so nobody can tell whether micro-batches and ranks would change it. Give the batch one device; "
-            "or set accepts_parts = True if the loss and the count compare no samples"
-        )
-    if outcome is not _Outcome.DIFFERENT:
-        return outcome, ""
+    if not comparison.differs(undivided, first, second):
+        return ""
     advice = (
         "The sum and the count must be those of each sample, added up: if they compare samples, give the batch one "
         f"device, {_ADVICE}"
@@ -322,29 +277,24 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
         f"device, average within samples first, {_ADVICE}"
     )
     numbers = _numbers(undivided, first, second)
-    return outcome, f"{name} of {num} samples is {numbers}, so micro-batches and ranks would change it. {advice}"
+    return f"{name} of {len(indices)} samples is {numbers}, so micro-batches and ranks would change it. {advice}"
 
 
 def _difference_of_metrics(comparison: _Comparison) -> str:
     comparison.model.eval()
-    num_equal = 0
     for indices in comparison.tries:
         undivided, first, second = (
             comparison.metrics(batch) for batch in comparison.batches(comparison.workload.eval_batch, indices)
         )
-        outcomes = {name: comparison.outcome(ratio, first[name], second[name]) for name, ratio in undivided.items()}
-        for name, outcome in outcomes.items():
-            if outcome is _Outcome.DIFFERENT:
+        for name, ratio in undivided.items():
+            if comparison.differs(ratio, first[name], second[name]):
                 return (
                     f"evaluate gives for {len(indices)} samples the {name} "
-                    f"{_numbers(undivided[name], first[name], second[name])}, so it would depend on the micro-batch of "
+                    f"{_numbers(ratio, first[name], second[name])}, so it would depend on the micro-batch of "
                     "an evaluation. Return what each sample has by itself, and compute what compares samples, or is no "
                     f"mean, in metrics() or summarize() from all held-out samples, {_ADVICE}"
                 )
-        num_equal += all(outcome is _Outcome.EQUAL for outcome in outcomes.values())
-        if num_equal == MOST_TRIES:
-            return ""
-    return ""  # nothing is wrong with a metric of few samples
+    return ""
 
 
 def _numbers(undivided: _Ratio, first: _Ratio, second: _Ratio) -> str:

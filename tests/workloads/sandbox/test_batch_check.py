@@ -210,15 +210,14 @@ def _rare(model: nn.Module, x: Tensor, y: Tensor, counting: Callable[[Tensor], T
     return (functional.cross_entropy(model(x), y % 3, reduction="none") * counts).sum(), counts.sum()
 
 
-def test_more_samples_are_tried_where_few_have_no_count() -> None:
+def test_samples_that_do_not_count_prove_nothing() -> None:
     def with_count(counting: Callable[[Tensor], Tensor]) -> str:
         workload = Points({"loss": lambda model, x, y: _rare(model, x, y, counting), "batch": 64})
         workload.train_batch = lambda indices: (torch.sin(indices[:, None] * torch.arange(1.0, 5.0)), indices)  # type: ignore[method-assign]
         return why_whole(workload)
 
-    assert with_count(lambda index: index > 20) == ""
-    assert "divided by a count that is 0 for each half of 64 samples" in with_count(lambda index: index < 0)
-    assert "divided by a count that is 0 for one half of 64 samples" in with_count(lambda index: index == 3)
+    for counting in (lambda index: index > 20, lambda index: index < 0, lambda index: index == 3):
+        assert with_count(counting) == "", "a training finds it if there is anything"
 
 
 def test_a_half_without_a_number_shows_a_difference() -> None:
@@ -306,7 +305,7 @@ def test_metrics_that_depend_on_the_other_samples_are_refused(of: Any) -> None:
         expect_metrics_of_samples(Points({"metric": of}))
 
 
-def test_a_metric_that_counts_nothing_is_accepted_unless_more_samples_show_a_difference() -> None:
+def test_a_metric_that_counts_nothing_is_accepted_unless_other_samples_show_a_difference() -> None:
     class Counting(Points):
         def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Any]:
             x, y = batch
