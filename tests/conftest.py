@@ -53,10 +53,13 @@ def mark_quick(items: list[pytest.Item]) -> None:
 def longest_first(items: list[pytest.Item]) -> None:
     """Sort by file: those that take long begin first, so that at the end no process has one to itself.
 
-    Those that mostly wait, for clusters of Ray, begin before all others, which compute meanwhile.
+    Those that mostly wait, for clusters of Ray, take turns with the others, which compute meanwhile.
     """
-    ray, full = ({item.path for item in items if item.get_closest_marker(mark)} for mark in ("ray", "full"))
-    items.sort(key=lambda item: (item.path not in ray, item.path not in full))
+    ray, full = (
+        list(dict.fromkeys(item.path for item in items if item.get_closest_marker(mark))) for mark in ("ray", "full")
+    )
+    turns = {path: turn for files in (full, ray) for turn, path in enumerate(files)}
+    items.sort(key=lambda item: turns.get(item.path, len(turns)))
 
 
 def pytest_sessionstart() -> None:

@@ -76,12 +76,14 @@ def test_make_test_runs_what_is_quick_and_the_first_case_of_each_sample(tmp_path
     assert collected(tmp_path, "not quick and not soak") == ["test_ray", "test_cases[b]", "test_full"]
 
 
-def test_in_processes_files_that_wait_for_ray_begin_first_and_those_that_take_long_next(tmp_path: Path) -> None:
-    for name, mark in [("a", ""), ("b", "full"), ("c", "ray"), ("d", "")]:
-        mark = f"pytestmark = pytest.mark.{mark}\n" if mark else ""
-        (tmp_path / f"test_{name}.py").write_text(f"import pytest\n{mark}def test_{name}(): ...\n")
+def test_in_processes_files_that_take_long_begin_first_and_those_with_ray_take_turns_with_others(
+    tmp_path: Path,
+) -> None:
+    for name, mark in zip("abcdef", ["", "full", "full", "ray", "ray", ""], strict=True):
+        line = f"pytestmark = pytest.mark.{mark}" if mark else ""
+        (tmp_path / f"test_{name}.py").write_text(f"import pytest\n{line}\ndef test_{name}(): ...\n")
     order = collected(tmp_path, "", PYTEST_XDIST_WORKER="gw0")
-    assert order == ["test_c", "test_b", "test_a", "test_d"]
+    assert order == ["test_b", "test_d", "test_c", "test_e", "test_a", "test_f"]
 
 
 def collected(folder: Path, marks: str, **variables: str) -> list[str]:

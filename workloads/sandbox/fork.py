@@ -51,8 +51,9 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
     os.close(result_write)
     os.close(output_write)
     wall_seconds = WALL_FACTOR * request["seconds"]
-    reply, output = _collect(result_read, output_read, time.monotonic() + wall_seconds + _GRACE_SECONDS)
-    ended = None if reply else _exit_of(child)
+    deadline = time.monotonic() + wall_seconds + _GRACE_SECONDS
+    reply, output = _collect(result_read, output_read, deadline)
+    ended = None if reply else _exit_of(child, deadline)
     processor_seconds = _end_group(child)
     os.close(result_read)
     os.close(output_read)
@@ -188,14 +189,13 @@ def _collect(result: int, output: int, deadline: float) -> tuple[bytes, bytes]:
     return (line if line.endswith(b"\n") else b""), tail
 
 
-def _exit_of(child: int) -> os.waitid_result | None:
-    """How the process ended; None if it still runs after a second. Pipes close shortly before a process is gone."""
-    for _ in range(20):
+def _exit_of(child: int, deadline: float) -> os.waitid_result | None:
+    """How the process ended; None if it runs longer. Pipes close before a process is gone, on a busy machine long."""
+    while True:
         ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        if ended is not None:
+        if ended is not None or time.monotonic() > deadline:
             return ended
-        time.sleep(0.05)
-    return None
+        time.sleep(0.02)
 
 
 def _end_group(leader: int) -> float:

@@ -205,6 +205,10 @@ HOSTILE = {
     "crashes": ({"forward": "os.kill(os.getpid(), signal.SIGSEGV)"}, HERE + ".*by signal SIGSEGV"),
     "reads stdin": ({"forward": "input()"}, HERE + "EOFError"),
     "closes all files": ({"forward": "os.closerange(0, 256)"}, "ended the process"),
+    "closes all files and ends later": (
+        {"forward": "os.closerange(0, 256); time.sleep(1.5); os._exit(3)"},
+        "ended the process",
+    ),
     "takes all memory": ({"batch_trick": "bytearray(2**40)"}, HERE + "takes too much memory"),
     "recurses": ({"forward": "self(x)"}, r"\Auser\.py, line \d+: .*\ncalls itself without end"),
 }
