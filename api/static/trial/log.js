@@ -28,8 +28,8 @@ export function logPanel({ state, page }) {
     let isMore = true;
     while (isMore) {
       const lines = await api.logs(state.studyId, state.number, lastLine);
-      tail.add(lines);
-      lastLine = lines.at(-1)?.id ?? Math.max(lastLine, 0);
+      tail.add(lines.filter(({ id }) => id > lastLine)); // another call may have added some meanwhile
+      lastLine = Math.max(lastLine, lines.at(-1)?.id ?? 0);
       isMore = lines.length === PAGE;
     }
   }
