@@ -123,7 +123,7 @@ def compared(answers: Sequence[Any], reference: Any) -> Outcome:
     if HANGS in answers and CRASHED not in answers:
         return Outcome("hangs", str([answer for answer in answers if answer != HANGS]))
     ended = [answer for answer in answers if answer not in (HANGS, CRASHED) and "lost" not in answer]
-    for kind, name in (("refused", "refused"), ("alarm", "alarm"), ("error", "failed")):
+    for kind, name in (("refused", "refused"), ("alarm", "alarm"), ("anew", "alarm"), ("error", "failed")):
         if answers_of_kind := [answer[kind] for answer in ended if kind in answer]:
             return Outcome(name, answers_of_kind[0])
     if CRASHED in answers:

@@ -104,9 +104,10 @@ class Outcome(StrEnum):
     """How an attempt ended, as its ranks reported it.
 
     DIVERGED: the loss became infinite or not a number. DEPENDS_ON_DIVISION: the loss or its gradients depend on how a
-    batch is divided, so all that the trial has trained is forgotten. ERROR: the workload failed. FAULT: the host or its
-    storage failed, such as a full disk or a lost database; it does not count against the trial. STALLED: the ranks
-    lived, but made no progress. LOST: the ranks disappeared without a report.
+    batch is divided, so all that the trial has trained is forgotten. RESUMES_DIFFERENTLY: a resumed training takes
+    another step than the one that was interrupted, so this is forgotten, too. ERROR: the workload failed. FAULT: the
+    host or its storage failed, such as a full disk or a lost database; it does not count against the trial. STALLED:
+    the ranks lived, but made no progress. LOST: the ranks disappeared without a report.
     """
 
     DONE = "DONE"
@@ -114,6 +115,7 @@ class Outcome(StrEnum):
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     DIVERGED = "DIVERGED"
     DEPENDS_ON_DIVISION = "DEPENDS_ON_DIVISION"
+    RESUMES_DIFFERENTLY = "RESUMES_DIFFERENTLY"
     ERROR = "ERROR"
     FAULT = "FAULT"
     STALLED = "STALLED"

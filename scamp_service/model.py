@@ -250,6 +250,8 @@ class Trial:
     """Attempts that its own code ended with an error, since a user last retried it."""
     requeued_because: str = ""
     """Why it was queued again when its last attempt had ended; empty: it was not, or the next attempt has begun."""
+    resumes: bool = True
+    """Whether its attempts resume from its checkpoints; not if these have shown not to hold all of its training."""
 
     @property
     def parent(self) -> CheckpointName | None:
@@ -257,6 +259,10 @@ class Trial:
         if self.parent_id is None or self.parent_step is None:
             return None
         return CheckpointName(self.parent_id, self.parent_step)
+
+    def is_kept(self, attempt: Attempt) -> bool:
+        """Whether the trial resumes from a checkpoint that ``attempt`` has written."""
+        return self.resumes and attempt.checkpoint_step >= 0
 
     @property
     def is_copy(self) -> bool:
@@ -315,6 +321,7 @@ class TrialChanges:
     requeued_because: str | Unchanged = UNCHANGED
     judged_step: int | Unchanged = UNCHANGED
     value: float | Unchanged | None = UNCHANGED
+    resumes: bool | Unchanged = UNCHANGED
 
     def columns(self) -> dict[str, Any]:
         """The changed fields with their new values, as columns of the database."""

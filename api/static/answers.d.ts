@@ -457,7 +457,7 @@ export interface OutOfMemory {
   least_excess_pct: number | null;
 }
 
-export type Outcome = "DONE" | "STOPPED" | "OUT_OF_MEMORY" | "DIVERGED" | "DEPENDS_ON_DIVISION" | "ERROR" | "FAULT" | "STALLED" | "LOST";
+export type Outcome = "DONE" | "STOPPED" | "OUT_OF_MEMORY" | "DIVERGED" | "DEPENDS_ON_DIVISION" | "RESUMES_DIFFERENTLY" | "ERROR" | "FAULT" | "STALLED" | "LOST";
 
 export interface Page_CurveView_ {
   items: CurveView[];

@@ -2,8 +2,9 @@
 
 A program gets a drawn plan that divides its batch, unless its trace says why it may not be divided. If the training
 finds that its curve depends on the division, it begins anew under a plan that does not divide. It is interrupted at a
-drawn step, either paused there, or killed some steps after its last checkpoint, and resumes in new processes. What was
-not divided is also trained in two micro-batches and unguarded, to see whether that was needed.
+drawn step, either paused there, or killed some steps after its last checkpoint, and resumes in new processes. If it
+finds that it resumes differently, it begins anew, uninterrupted. What was not divided is also trained in two
+micro-batches and unguarded, to see whether that was needed.
 """
 
 from __future__ import annotations
@@ -176,6 +177,8 @@ def _trained(idiom: Idiom, plan: Plan, folder: Path, first: Attempt, rest: Attem
         return ranks, how
     begun = max(ranks[0]["checkpoints"], default=0)
     again = _ranks(idiom, plan, folder, replace(rest, resume=begun))
+    if why := next((rank["anew"] for rank in again if "anew" in rank), ""):
+        return _ranks(idiom, plan, folder, rest), f"{how}, resumed at {begun}, began anew: {why}"
     if "values" in ranks[0] and all("values" in rank for rank in again):
         again[0]["values"] = [pair for pair in ranks[0]["values"] if pair[0] <= begun] + again[0]["values"]
     return again, f"{how}, resumed at {begun}"

@@ -21,6 +21,7 @@ from workloads.training.attempt.job import TrainingJob
 from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.guard.division import DependsOnDivision
+from workloads.training.guard.resuming import ResumesDifferently
 
 BATCH = 8
 HALF, WHOLE = 3, 5
@@ -91,8 +92,8 @@ def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path, guard: bool = 
     """The values of each step's report, with those after a resume, of one rank of a gang.
 
     {"refused": why} if the runtime says in words what is wrong with the workload, {"alarm": why} if the training has
-    found that it depends on the division of a batch, which it looks for with ``guard``; {"error": …} for every other
-    error.
+    found that it depends on the division of a batch, which it looks for with ``guard``, {"anew": why} if it resumes
+    differently; {"error": …} for every other error.
     """
     first = train(idiom, plan, rank, folder, Attempt(WHOLE, until=HALF, guard=guard))
     if "values" not in first:
@@ -149,6 +150,8 @@ def train(idiom: Idiom, plan: Plan, rank: int, folder: Path, attempt: Attempt) -
             return {"refused": str(error)}
         if isinstance(error, DependsOnDivision):
             return {"alarm": str(error)}
+        if isinstance(error, ResumesDifferently):
+            return {"anew": str(error)}
         if runtime.lost_its_peers(error):
             return {"lost": str(error)}
         return {"error": f"{type(error).__name__}: {explain(error, idiom.folder, in_training=True)}"}

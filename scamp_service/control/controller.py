@@ -197,7 +197,7 @@ class Controller:
         to_plan = {studies[trial.study_id].family(trial) for trial in waiting or trials}
         failed = [t.id for t in trials if t.state is TrialState.WAITING and t.num_oom]
         refusals = self._dated_refusals()
-        resumable = {trial.id for trial in trials if trial.attempt and trial.state is not TrialState.WAITING}
+        resumable = {t.id for t in trials if t.attempt and t.resumes and t.state is not TrialState.WAITING}
         return Snapshot(
             now=self._clock(),
             studies=studies,

@@ -321,6 +321,7 @@ trials = Table(
     Column("waits_for", Word(WaitsFor)),
     Column("num_failures", sa.Integer, nullable=False, default=0),
     Column("requeued_because", sa.Text, nullable=False, default=""),
+    Column("resumes", sa.Boolean, nullable=False, default=True),
     Column("is_uneven", sa.Boolean, nullable=False, default=False),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),

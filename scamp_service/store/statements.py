@@ -47,10 +47,12 @@ def _if_given(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
 _of_trial = _T.c.id == bindparam("_id")
 _of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == bindparam("_attempt"))
 _by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
+FORGOTTEN = (Outcome.DEPENDS_ON_DIVISION, Outcome.RESUMES_DIFFERENTLY)
+"""Outcomes of attempts whose trial forgets what it has reported."""
 _reporting = sa.and_(
     _by_token,
     one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING),
-    sa.or_(_A.c.outcome.is_(None), _A.c.outcome != Outcome.DEPENDS_ON_DIVISION),  # whose rows are forgotten
+    sa.or_(_A.c.outcome.is_(None), ~one_of(_A.c.outcome, *FORGOTTEN)),
 )
 
 COUNTED = (
@@ -176,9 +178,7 @@ _M, _of_forgotten = schema.metrics, bindparam("_trial_id", type_=sa.BigInteger)
 FORGET_TRAINING = (
     sa.delete(_M).where(_M.c.trial_id == _of_forgotten),
     sa.update(_A).where(_A.c.trial_id == _of_forgotten).values(checkpoint_step=-1, objective_seq=-1),
-    sa.update(_T)
-    .where(_T.c.id == _of_forgotten)
-    .values(step=0, judged_step=0, value=None, values=None, best_step=None),
+    sa.update(_T).where(_T.c.id == _of_forgotten).values(step=0, value=None, values=None, best_step=None),
 )
 KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)
 IS_BEGINNING = select(sa.literal(1)).where(_reporting, _A.c.checkpoint_step < 0)

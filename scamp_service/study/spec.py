@@ -61,7 +61,7 @@ class StudySpec(Strict):
     ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it
     before it trains. An empty ``space`` is in the user's class, and not known yet (see
     ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
-    on how a batch is divided.
+    on how a batch is divided, nor on interruptions.
     """
 
     name: Title

@@ -28,6 +28,7 @@ class Faults:
     slow_call: float = 0.02  # a call of a controller takes up to a second
     slow_sampler: float = 0.1  # a proposal takes up to five seconds
     raise_error: float = 0.0  # per gang and step: the user's code fails
+    resume_otherwise: float = 0.0  # per gang that resumes: it finds that its next step is another one than before
     fail_sizing: float = 0.05  # the host fails a candidate's trace again and again
 
 

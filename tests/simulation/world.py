@@ -50,6 +50,7 @@ class World:
         self.sequence = 0
         self.acknowledged: dict[tuple[int, int, int], float] = {}
         self.recorded: dict[tuple[int, int], int] = {}  # (trial, attempt) → step of its newest acknowledged checkpoint
+        self.anew: set[int] = set()  # trials that never resume
         self.completed: dict[int, int] = {}  # trial → times that a rank finished all steps and was acknowledged
         self.disk: dict[int, set[CheckpointName]] = {}  # trial → its checkpoints
         self.least_ranks: dict[int, int] = {}  # trial → ranks that its first checkpoint is of
@@ -151,6 +152,8 @@ class World:
         self.insist(can_begin, f"{order.key}: no {order.donor} in {donated}")
         resume_step = order.resume.step if order.resume else -1
         before = [self.recorded.get((order.trial_id, attempt), -1) for attempt in range(order.attempt)]
+        if order.trial_id in self.anew:
+            before = [-1]
         if order.resume and order.resume.trial_id != order.trial_id:
             before.append(order.resume.step)
         self.insist(resume_step == max(before), f"{order.key} resumes from {resume_step} of {before}")
@@ -243,6 +246,10 @@ class World:
         )  # a plan after an out-of-memory error may be a wider one
         if breaks and order.plan.world_size > self.least_ranks.get(order.trial_id, 64):
             self.finish(gang, Outcome.ERROR, "this model does not train on more ranks")
+            return True
+        is_own = order.resume is not None and order.resume.trial_id == order.trial_id
+        if is_own and self._happens(self.faults.resume_otherwise):
+            self.finish(gang, Outcome.RESUMES_DIFFERENTLY, "the loss of step 3 is 0.2, and was 0.1")
             return True
         if self._happens(self.faults.raise_error):
             self.finish(gang, Outcome.ERROR, "ConnectionError: the data cannot be read")
@@ -343,6 +350,8 @@ class World:
             accepted = self.store.report_outcome(
                 order.trial_id, order.attempt, order.token, outcome, detail, now=self.clock.now
             )
+            if accepted and outcome is Outcome.RESUMES_DIFFERENTLY and not gang.has_answer:
+                self._forget(order.trial_id)
             if accepted and outcome is Outcome.DONE:
                 self.completed[order.trial_id] = max(order.attempt, self.completed.get(order.trial_id, 0))
             gang.has_answer = True
@@ -355,6 +364,12 @@ class World:
         self.send(gang, deliver)
         leaves = max(0.0, gang.sink_back_at - self.clock.now) + self.rng.uniform(0.0, 1.0)
         self.after(leaves, lambda: self._go(gang))
+
+    def _forget(self, trial_id: int) -> None:
+        """Expect nothing any more that the trial has reported, and no attempt that resumes."""
+        self.anew.add(trial_id)
+        self.acknowledged = {key: value for key, value in self.acknowledged.items() if key[0] != trial_id}
+        self.recorded = {key: step for key, step in self.recorded.items() if key[0] != trial_id}
 
     def _go(self, gang: SimulatedGang) -> None:
         """Ranks stay until their outcome is stored, or refused: the database may be away."""

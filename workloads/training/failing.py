@@ -21,6 +21,7 @@ from workloads.refusals import explain, is_users, traceback_of
 from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.faults import host_fault
 from workloads.training.guard.division import DependsOnDivision
+from workloads.training.guard.resuming import ResumesDifferently
 from workloads.training.memory.budget import OutOfMemory
 from workloads.training.runtime import lost_its_peers
 
@@ -59,7 +60,7 @@ def _is_first(store: Store, is_lost: bool) -> bool:
 
 
 def _words(error: BaseException, folder: Path | None) -> str:
-    if isinstance(error, NonFiniteLoss | OutOfMemory | DependsOnDivision):
+    if isinstance(error, NonFiniteLoss | OutOfMemory | DependsOnDivision | ResumesDifferently):
         return str(error)
     return host_fault(error) or explain(error, folder, in_training=True)
 

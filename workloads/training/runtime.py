@@ -79,7 +79,7 @@ def train(
         job = job.in_optimizer_steps(SampleOrder(workload, job.seed).epoch_length, base_batch or job.plan.batch)
         job = _from_an_intact_checkpoint(job, rank)
         begun, first = _start_of(job) if base_batch else (job.begin, 0)
-        steps = range(begun, begun + job.last_step - job.begin)  # the most that there may be
+        steps = range(begun, begun + job.most_steps)
         is_evaluated = None if base_batch else job.is_evaluated
         # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
         with feeding(workload, job.plan, rank, job.seed, steps, is_evaluated, first) as feed:

@@ -78,10 +78,16 @@ class Training:
         from workloads.training.attempt.loop import NonFiniteLoss
         from workloads.training.faults import host_fault
         from workloads.training.guard.division import DependsOnDivision
+        from workloads.training.guard.resuming import ResumesDifferently
         from workloads.training.memory.budget import OutOfMemory
         from workloads.training.runtime import lost_its_peers
 
         reports = self.reports
+        found_by_all: dict[type[Exception], Outcome] = {
+            NonFiniteLoss: Outcome.DIVERGED,
+            DependsOnDivision: Outcome.DEPENDS_ON_DIVISION,
+            ResumesDifferently: Outcome.RESUMES_DIFFERENTLY,
+        }
         try:
             with self.output.writing_to(reports), redirect_stdout(self.output), redirect_stderr(self.output):
                 verdict = self._run_workload()
@@ -89,11 +95,8 @@ class Training:
         except OutOfMemory as error:
             reports.measured(error.measured_bytes)
             return Outcome.OUT_OF_MEMORY, f"rank {reports.rank}: {error}"[:MAX_DETAIL], True, error.phase or ""
-        except NonFiniteLoss as error:
-            # All ranks have the same loss. The first that ends must report it, or its gang would count as lost.
-            return Outcome.DIVERGED, str(error)[:MAX_DETAIL], True, ""
-        except DependsOnDivision as error:  # as above
-            return Outcome.DEPENDS_ON_DIVISION, str(error)[:MAX_DETAIL], True, ""
+        except tuple(found_by_all) as error:  # the first rank that ends must report it, or its gang would count as lost
+            return found_by_all[type(error)], str(error)[:MAX_DETAIL], True, ""
         except BaseException as error:  # also SystemExit: user code must not end this process
             if fault := host_fault(error):
                 return Outcome.FAULT, f"rank {reports.rank}: {fault}"[:MAX_DETAIL], True, ""

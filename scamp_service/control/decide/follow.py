@@ -71,6 +71,9 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield MoveTrial(trial, TrialState.PRUNED, f"diverged: {attempt.detail}", changes)
         case Outcome.DEPENDS_ON_DIVISION:
             yield _undivide(trial, attempt)
+        case Outcome.RESUMES_DIFFERENTLY:
+            reason = f"begins anew, now and after every interruption, as it resumes differently: {attempt.detail}"
+            yield _queue_again(trial, reason, TrialChanges(resumes=False))
         case Outcome.FAULT:
             yield run_later(s.now, trial, attempt)
         case Outcome.ERROR:
@@ -159,7 +162,7 @@ def _retry(budget: Budget, trial: Trial, attempt: Attempt, why: str, weight: int
     """
     if attempt.outcome is Outcome.LOST and attempt.started_at is None:
         return _queue_again(trial, f"will run again, as no rank had begun to train: {why}")
-    num_lost = weight + (0 if attempt.checkpoint_step >= 0 else trial.num_lost)
+    num_lost = weight + (0 if trial.is_kept(attempt) else trial.num_lost)
     why = f"{why} (this counts as {weight} losses)" if weight > 1 else why
     if num_lost > budget.max_lost:
         losses = f"{num_lost} loss{'es' * (num_lost > 1)} of attempts without a new checkpoint, most recently because"
@@ -216,7 +219,8 @@ def _undivide(trial: Trial, attempt: Attempt) -> Effect:
     reason = (
         f"begins anew under a plan that does not divide a batch, as the curve depends on the division: {attempt.detail}"
     )
-    return MoveTrial(trial, TrialState.WAITING, reason, waits_for=WaitsFor.NEW_PLAN)
+    changes = TrialChanges(judged_step=0)  # what was compared at its rungs is forgotten
+    return MoveTrial(trial, TrialState.WAITING, reason, changes, waits_for=WaitsFor.NEW_PLAN)
 
 
 def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:

@@ -33,7 +33,8 @@ def preempt(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
     lower = [
         attempt
         for attempt in s.attempts
-        if s.studies[running[attempt.trial_id].study_id].sharing.priority < priority and _may_stop(s, attempt)
+        if s.studies[running[attempt.trial_id].study_id].sharing.priority < priority
+        and _may_stop(s, running[attempt.trial_id], attempt)
     ]
     lower.sort(key=lambda attempt: _cost(s, running[attempt.trial_id], attempt))
     for attempt in _in_the_way(s, learned, first, lower):
@@ -48,10 +49,10 @@ def winds_down(attempt: Attempt, running: Mapping[int, Trial]) -> bool:
     return not is_current or attempt.outcome is not None or attempt.state is AttemptState.STOPPING
 
 
-def _may_stop(s: Snapshot, attempt: Attempt) -> bool:
+def _may_stop(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
     gang = s.gangs.get(attempt.key)
     is_alive = gang is not None and gang.state is GangState.ALIVE
-    return is_alive and attempt.state is AttemptState.RUNNING and attempt.checkpoint_step >= 0
+    return is_alive and attempt.state is AttemptState.RUNNING and trial.is_kept(attempt)
 
 
 def _cost(s: Snapshot, trial: Trial, attempt: Attempt) -> tuple[int, int, int]:

@@ -97,7 +97,7 @@ class Reports(Transactions):
     ) -> bool:
         """Store the outcome of an open attempt, and the ``phase`` in which it ran out of memory, unless it has one.
 
-        If the curve depends on the division of a batch, the trial forgets its metrics, value and checkpoints.
+        If the curve is another one than it should be, the trial forgets its metrics, value and checkpoints.
         True for any report with the attempt's token while it is open, and for a repeated report of the same outcome.
         """
         keys = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
@@ -108,9 +108,8 @@ class Reports(Transactions):
             if first:
                 if outcome is Outcome.OUT_OF_MEMORY:
                     self._measure(connection, trial_id)
-                if outcome is Outcome.DEPENDS_ON_DIVISION:
-                    for statement in sql.FORGET_TRAINING:
-                        connection.execute(statement, {"_trial_id": trial_id})
+                for statement in sql.FORGET_TRAINING if outcome in sql.FORGOTTEN else ():
+                    connection.execute(statement, {"_trial_id": trial_id})
                 self._emit_attempt(connection, trial_id, attempt, first, now)
                 return True
             recorded = connection.execute(sql.KNOWN_OUTCOME, keys).first()

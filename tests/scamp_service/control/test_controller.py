@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangStatus
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, Outcome, StudyState, TrialState, WaitsFor
-from scamp_service.model import Json, Lease, Report, TrialChanges
+from scamp_service.model import Json, Lease, Metric, Report, Trial, TrialChanges
 from scamp_service.store import schema
 from scamp_service.store.store import Store
 from scamp_service.store.writes.external import NewTrial
@@ -29,6 +30,9 @@ from tests.simulation.candidates import SLOW
 from tests.simulation.faults import Faults, no_faults
 from tests.simulation.services import SimulatedExecutor, SimulatedProposer, SimulatedSizer
 from tests.simulation.simulation import Simulation
+from tests.simulation.world import SimulatedGang, World
+from tests.workloads.resumed import attempt as trained
+from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.checkpoints.retention import outdated
 
 pytestmark = pytest.mark.full
@@ -601,6 +605,75 @@ def test_trials_whose_code_fails_now_and_then_end_once_each_under_faults() -> No
         ChanceErrors(store, seed, Faults(raise_error=0.2)).run()
         num_errors += sum(attempt.outcome is Outcome.ERROR for attempt in store.study_attempts(1))
     assert num_errors > 4, "the errors must happen, or this proves nothing"
+
+
+def test_trials_that_resume_differently_begin_anew_each_time_and_end_once_each_under_faults() -> None:
+    num_found = 0
+    for seed in range(6):
+        store = empty_store()
+        Simulation(store, seed, Faults(resume_otherwise=0.5)).run()
+        num_found += sum(attempt.outcome is Outcome.RESUMES_DIFFERENTLY for attempt in store.study_attempts(1))
+    assert num_found > 3, "it must happen, or this proves nothing"
+
+
+class RealWorld(World):
+    """Ranks that train for real, a program whose closure counts its calls."""
+
+    folder: Path
+
+    def _train(self, gang: SimulatedGang) -> None:
+        order, last = gang.order, gang.order.until or gang.order.steps
+        root, begin = f"trial-{order.trial_id}", order.resume.step if order.resume else 0
+        answer = trained(self.folder, "Closure", begin, last, root=root)
+        if "ResumesDifferently" in answer["error"]:
+            self.finish(gang, Outcome.RESUMES_DIFFERENTLY, answer["error"])
+            return
+        for gang.seq, (step, values) in enumerate(answer["reports"], 1):
+            self.disk[order.trial_id].add(CheckpointName(order.trial_id, step))
+            self.report_metric(
+                gang, Metric(order.trial_id, order.attempt, gang.seq, step, {"score": values["loss"]}, self.clock.now)
+            )
+        self.finish(gang, Outcome.DONE, "")
+
+
+class Promoting(Simulation):
+    """Trials are paused at steps 2 and 4, and some continue."""
+
+    def num_later_studies(self) -> int:
+        return 0
+
+    def spec(self, number: int) -> Json:
+        return {
+            "name": "paused",
+            "workload": "vit_digits",
+            "objective": {"metric": "score", "direction": "minimize"},
+            "space": {"slow": {"choice": [1, 2]}},
+            "fixed": {"mib": 30, "ranks": 1},
+            "search": {"sampler": "random", "seed": 1},
+            "stopping": {"rule": "asha", "min_steps": 2, "reduction_factor": 2, "promote": True},
+            "budget": {"trials": 2, "steps": 8, "report_every": 2},
+        }
+
+    def check_trial(self, trial: Trial) -> None:
+        assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED), trial
+
+
+def test_a_promoted_trial_that_resumes_differently_ends_with_the_curve_of_one_that_nobody_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation, "World", RealWorld)
+    monkeypatch.setattr(RealWorld, "folder", tmp_path, raising=False)
+    store = empty_store()
+    Promoting(store, 1, no_faults()).run()
+    straight = trained(tmp_path, "Closure", 0, 8, root="straight")["reports"]
+    completed = [trial for trial in store.trials(1) if trial.state is TrialState.COMPLETED]
+    assert completed
+    for trial in completed:
+        first, second, *others = [attempt.outcome for attempt in store.attempts(trial.id)]
+        assert (first, second) == (Outcome.DONE, Outcome.RESUMES_DIFFERENTLY), "it is found once the trial is promoted"
+        assert others and set(others) == {Outcome.DONE} and not trial.resumes
+        curve = [(metric.step, metric.values["score"]) for metric in store.metrics(trial.id)]
+        assert curve == [(step, values["loss"]) for step, values in straight]
 
 
 class FirstErrors(ChanceErrors):

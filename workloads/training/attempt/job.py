@@ -57,6 +57,11 @@ class TrainingJob:
         """Number of optimizer steps that earlier attempts have trained."""
         return self.resume.step * self.unit_steps if self.resume else 0
 
+    @property
+    def most_steps(self) -> int:
+        """The most optimizer steps that there may be, with one after the last checkpoint, which is only recorded."""
+        return self.last_step - self.begin + (self.guard and self.last_step < self.steps)
+
     def is_evaluated(self, step: int) -> bool:
         """Whether an evaluation follows when ``step`` steps are done."""
         return step % self.report_every == 0 or step == self.last_step

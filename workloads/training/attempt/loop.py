@@ -25,6 +25,7 @@ from workloads.training.data.feed import Repeated
 from workloads.training.digests import expect_agreement
 from workloads.training.guard.division import DivisionGuard
 from workloads.training.guard.pace import Pace, path_of
+from workloads.training.guard.resuming import ResumeGuard
 from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import reportable
 from workloads.training.reported import TRAIN_LOSS, expect_own_names, plain_metrics
@@ -57,8 +58,9 @@ class Loop:
 
     def __init__(self, rank: TrainingRank, begun: int) -> None:
         self._rank, self._job, self._begun = rank, rank.job, begun
-        self._saving, self._timing, self._needs = Saving(rank), Timing(rank), Needs(rank)
-        self._division, self._pace = DivisionGuard(rank), Pace(time.monotonic())
+        self._pace = Pace(time.monotonic())
+        self._division, self._resuming = DivisionGuard(rank), ResumeGuard(rank, self._pace)
+        self._saving, self._timing, self._needs = Saving(rank, self._resuming), Timing(rank), Needs(rank)
         self._phase_losses: dict[str, list[float]] = {}  # since the last report
         self._mean_loss = math.nan  # of the steps since the last report but one
         self._num_nodes = 0  # operations of the last step that autograd has recorded
@@ -67,6 +69,7 @@ class Loop:
         """Train until the last step ("done"), or until a rank's reporter says to stop ("stopped")."""
         job, rank = self._job, self._rank
         start = self._saving.resume()
+        self._resuming.resume()
         expect_agreement(rank.model, rank.mesh, "before they train")
         measured_step = self._begun + self._measured_step(start)
         self._timing.measured_step = measured_step
@@ -78,6 +81,7 @@ class Loop:
         self._report_all(start, done)  # where a trial was paused within them
         while done < job.last_step:
             rank.present_step = done
+            self._resuming.begin_step()
             began = time.perf_counter()
             with rank.budget.during(AttemptPhase.STEP):
                 with self._timing.step(step):
@@ -90,6 +94,7 @@ class Loop:
             if not is_measured:
                 self._timing.end_step(step, began)
             is_measured = step + 1 == measured_step or (step + 1 > measured_step and needs_more)
+            self._resuming.end_step(step, loss)
             if not math.isfinite(loss):
                 raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}{self._advice(step)}")
             losses.append(loss)
@@ -99,8 +104,24 @@ class Loop:
             if self._report_all(before, done):
                 losses.clear()
             if stop and done < job.last_step:
+                self._take_next(step, done)
                 return "stopped"
+        self._take_next(step, done)
         return "done"
+
+    def _take_next(self, step: int, done: int) -> None:
+        """Take the step after a checkpoint with which the attempt ends, for whoever resumes there to compare."""
+        if not self._resuming.awaits_next:
+            return
+        self._resuming.begin_step()
+        began = time.monotonic()
+        with self._rank.budget.during(AttemptPhase.STEP):
+            own_loss = self._step(step, done, measured=False)
+            loss, *_ = self._agree(own_loss, needs_more=False, is_due=False)
+        self._pace.take(time.monotonic() - began)
+        self._resuming.end_step(step, loss)
+        if self._rank.is_first:
+            self._timing.report_seconds(self._pace.share(time.monotonic()))
 
     @property
     def _is_guarded(self) -> bool:

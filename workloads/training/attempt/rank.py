@@ -65,6 +65,14 @@ class TrainingRank:
         """Whether it is true on any rank."""
         return bool(self.sum(torch.tensor(float(mine))))
 
+    def first(self, words: str) -> str:
+        """The words of the first rank that has any."""
+        if not self.any(bool(words)) or self.mesh is None:
+            return words
+        listed: list[str] = [""] * self.job.plan.world_size
+        dist.all_gather_object(listed, words)
+        return next(filter(None, listed))
+
     def highest(self, mine: int) -> int:
         """The highest number of all ranks."""
         if self.mesh is None:

@@ -15,6 +15,7 @@ from workloads.training.checkpoints.folders import remove
 from workloads.training.checkpoints.kept import KeptState
 from workloads.training.checkpoints.name import CheckpointName, trial_folder, written_checkpoints
 from workloads.training.faults import StorageFault
+from workloads.training.guard.resuming import ResumeGuard
 from workloads.training.updates.update import updates_of
 
 CHECKPOINT_SHARE = 0.1  # the largest share of the time since the last checkpoint that the next one may take
@@ -23,8 +24,8 @@ CHECKPOINT_SHARE = 0.1  # the largest share of the time since the last checkpoin
 class Saving:
     """The checkpoints of an attempt: the newest one, and that of the best evaluation if the trial counts by it."""
 
-    def __init__(self, rank: TrainingRank) -> None:
-        self._rank = rank
+    def __init__(self, rank: TrainingRank, resuming: ResumeGuard) -> None:
+        self._rank, self._resuming = rank, resuming
         self._seconds = 0.0  # that the last checkpoint took
         self._saved_at = -math.inf  # when it was done, by the monotonic clock
         self._kept = KeptState(rank.workload, rank.model, rank.optimizer)
@@ -92,7 +93,7 @@ class Saving:
         return self._rank.any(self._rank.is_first and self._seconds <= passed * CHECKPOINT_SHARE)
 
     def save(self, step: int) -> None:
-        """Write a checkpoint after ``step`` steps, and report it."""
+        """Write a checkpoint after ``step`` steps, which is reported once the step after it is recorded."""
         rank, job, began = self._rank, self._rank.job, time.monotonic()
         with rank.budget.during(AttemptPhase.CHECKPOINT), rank.budget.uncounted():
             name = CheckpointName(job.trial_id, step // job.unit_steps)
@@ -103,8 +104,7 @@ class Saving:
         self._tell()
         self._saved_at = time.monotonic()
         self._seconds = self._saved_at - began
-        if rank.is_first:
-            rank.reporter.checkpoint(step // job.unit_steps)
+        self._resuming.begin(name, self._kept.left_out)
 
     def _tell(self) -> None:
         """Say once which attributes a resumed training would not have."""

@@ -124,6 +124,13 @@ def write_json(path: Path, value: Any) -> None:
         os.fsync(file.fileno())
 
 
+def replace_json(path: Path, value: Any) -> None:
+    """Write ``value`` as JSON in place of ``path``, which readers see as it was or as it is now."""
+    new = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    write_json(new, value)
+    new.replace(path)
+
+
 def _sync(directory: Path) -> None:
     """Write the folder itself to disk, without which a rename in it may not survive a crash."""
     descriptor = os.open(directory, os.O_RDONLY)

@@ -35,39 +35,20 @@ from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints.kept import KeptState
 from workloads.training.guard.dealing import Dealing, dealt, dealt_held_out, drawn
 from workloads.training.guard.sketch import sketches
+from workloads.training.guard.tolerance import LEAST_LOSS, Tolerance, tolerance_of
 from workloads.training.metrics import as_pair
 from workloads.training.samples import FEW
 from workloads.training.step import evaluate, phase_step, without_gradients
-from workloads.training.updates.precision import autocast, options_of
+from workloads.training.updates.precision import autocast
 from workloads.training.updates.update import updates_of
 from workloads.unfreezing import names_in, reached
 
-_LEAST_LOSS = 1e-3
-"""Loss for which the tolerance is meant: one that is smaller may be the difference of larger numbers."""
 _FLIPPED = 0.125
 """Share of samples in which a metric of whole numbers may change: of a near tie, rounding decides."""
 _MOST_NUMBERS = 64
 """Numbers of an attribute that are compared."""
 _MOST_KEPT = 2**20
 """Bytes of a tensor that the workload holds and that is copied, as its loss may change it in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """Largest relative differences that count as rounding: of the loss, and of the gradient of one parameter.
-
-    A parameter's gradient may also differ by ``share`` of that of the whole model.
-    """
-
-    loss: float
-    gradient: float
-    share: float
-
-
-EXACT = Tolerance(loss=1e-4, gradient=2e-3, share=1e-4)
-"""In fp32. Chosen, not measured: see docs/decisions/0021-checked-divisions.md."""
-COARSE = Tolerance(loss=2e-2, gradient=1e-1, share=2e-2)
-"""Where passes compute in bf16 or fp16. Chosen, not measured."""
 
 
 class DependsOnDivision(Exception):
@@ -100,9 +81,6 @@ class DivisionGuard:
     def __init__(self, rank: TrainingRank) -> None:
         self._rank = rank
         self._leaves_out_all = False  # all modules are in evaluation mode, as a function may drop out
-        self._computes_low = options_of(rank.workload).precision != "fp32" or any(
-            parameter.dtype in (torch.bfloat16, torch.float16) for parameter in rank.model.parameters()
-        )
         self.gives_up = _why_not(rank)
         """Why losses and gradients are not compared; empty if they are."""
         self._gives_up_metrics = _why_not_metrics(rank)
@@ -110,7 +88,7 @@ class DivisionGuard:
 
     @property
     def _tolerance(self) -> Tolerance:
-        return COARSE if self._computes_low or updates_of(self._rank.model).low_types else EXACT
+        return tolerance_of(self._rank)
 
     @property
     def is_idle(self) -> bool:
@@ -147,7 +125,8 @@ class DivisionGuard:
         if max(self._rank.job.plan.samples_of_shares) == 1 and self._rank.job.plan.pp == 1:
             return self._difference_of_pair(loss, step, dealing, planned)
         other = self._passes(loss, step, dealing.other, dealing.weight)
-        words = self._different(planned, other) or self._first(_different_left(planned, other, self._tolerance.loss))
+        left = _different_left(planned, other, self._tolerance.loss)
+        words = self._different(planned, other) or self._rank.first(left)
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
             ways = (dealing.planned, dealing.other)
             words = self._different(*(self._passes(loss, step, way, dealing.weight, repeats=2) for way in ways))
@@ -166,7 +145,7 @@ class DivisionGuard:
 
         other = self._passes(halved, step, dealing.planned, dealing.weight)
         assert planned.gradients is not None and other.gradients is not None
-        if words := self._first(self._different_gradient(planned.gradients, 2 * other.gradients)):
+        if words := self._rank.first(self._different_gradient(planned.gradients, 2 * other.gradients)):
             return words, "its loss counts half as much, as it does beside another sample"
         if not dealing.joins:
             return None
@@ -193,7 +172,7 @@ class DivisionGuard:
         words = _different_sums(planned.sums, other.sums, self._tolerance.loss)
         if planned.gradients is None or other.gradients is None:
             return words
-        return self._first(self._different_gradient(planned.gradients, other.gradients) or words)
+        return self._rank.first(self._different_gradient(planned.gradients, other.gradients) or words)
 
     def _different_gradient(self, planned: Tensor, other: Tensor) -> str:
         layout = self._rank.job.plan.layout
@@ -209,15 +188,6 @@ class DivisionGuard:
         name = [name for name, _ in self._rank.model.named_parameters()][place]
         percent = 100 * float(difference[place] / size[place])
         return f"the gradient of {name} changes by {percent:.2g} %"
-
-    def _first(self, words: str) -> str:
-        """The words of the first rank that has any."""
-        rank = self._rank
-        if not rank.any(bool(words)) or rank.mesh is None:
-            return words
-        listed: list[str] = [""] * rank.job.plan.world_size
-        dist.all_gather_object(listed, words)
-        return next(filter(None, listed))
 
     def _passes(self, loss: Loss, step: int, parts: Sequence[Tensor], weight: float, repeats: int = 1) -> _Passes:
         """The last passes of micro-batches with the samples at these places of a step, which are repeated."""
@@ -296,7 +266,7 @@ class DivisionGuard:
         former_weight, state.weight = state.weight, weight
         try:
             for module in model.modules():
-                module.training = module.training and not self._leaves_out_all and not _is_left_out(module)
+                module.training = module.training and not self._leaves_out_all and not is_left_out(module)
             for module, _ in dropouts:
                 module.dropout = 0.0
             with state.unchanged(None):
@@ -320,7 +290,7 @@ def _different_sums(planned: Sums, other: Sums, tolerance: float) -> str:
         if not (count and other_count):
             continue
         before, after = total / count, other_total / other_count
-        if not abs(after - before) > tolerance * max(abs(before), abs(after), _LEAST_LOSS):  # or it is not finite
+        if not abs(after - before) > tolerance * max(abs(before), abs(after), LEAST_LOSS):  # or it is not finite
             continue
         is_of_whole = all(number.is_integer() for number in (total, other_total)) and name != "the loss"
         if is_of_whole and count == other_count and abs(total - other_total) <= max(1.0, _FLIPPED * count):
@@ -335,9 +305,7 @@ def _different_left(planned: _Passes, other: _Passes, tolerance: float) -> str:
     for name, before in planned.left.items():
         after = other.left.get(name, ())
         pairs = list(zip(before, after, strict=False))
-        close = (
-            not abs(ours - others) > tolerance * max(abs(ours), abs(others), _LEAST_LOSS) for ours, others in pairs
-        )
+        close = (not abs(ours - others) > tolerance * max(abs(ours), abs(others), LEAST_LOSS) for ours, others in pairs)
         if len(before) != len(after) or not all(close):
             return f"self.{name}, which is read between steps, gets another value"
     return ""
@@ -400,7 +368,7 @@ class _Probe:
 
     def step(self) -> None:
         """Keep sketches of the gradients."""
-        self.gradients = sketches(self._model.parameters())
+        self.gradients = sketches(parameter.grad for parameter in self._model.parameters())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients."""
@@ -415,7 +383,8 @@ def _emptied(batches: list[Batch]) -> Iterator[Batch]:
         yield batches.pop()
 
 
-def _is_left_out(module: nn.Module) -> bool:
+def is_left_out(module: nn.Module) -> bool:
+    """Whether a module is a dropout or a norm over samples."""
     return isinstance(module, _NormBase | _DropoutNd) or "running_mean" in module._buffers
 
 

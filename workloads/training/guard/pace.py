@@ -46,13 +46,21 @@ class Pace:
         self._paths.add(path)
         if self._num_steps <= 2:
             return self._num_steps == 2
-        return is_new or (self._last_seconds or 0.0) + self.seconds <= MOST_SHARE * (now - self.began)
+        return is_new or self.may_take(self._last_seconds or 0.0, now)
+
+    def may_take(self, seconds: float, now: float) -> bool:
+        """Whether something that takes these seconds keeps to the share."""
+        return self.seconds + seconds <= MOST_SHARE * (now - self.began)
 
     def share(self, now: float) -> float:
         """Share of the time so far that checks took."""
         return self.seconds / (now - self.began)
 
+    def take(self, seconds: float) -> None:
+        """Count seconds of another kind of check."""
+        self.seconds += seconds
+
     def end_check(self, seconds: float) -> None:
         """Count a check."""
-        self.seconds += seconds
+        self.take(seconds)
         self._last_seconds = seconds

@@ -1,7 +1,7 @@
-"""Sketches of gradients: a few numbers for each, by which two gradients are compared without a copy of either.
+"""Sketches of tensors: a few numbers for each, by which two gradients are compared without a copy of either.
 
 Every element is multiplied by a random sign and added to one of ``WIDTH`` sums. The squared distance of two sketches is
-that of the gradients on average, with a relative standard deviation of √(2/WIDTH) (count sketch: Charikar, Chen &
+that of the tensors on average, with a relative standard deviation of √(2/WIDTH) (count sketch: Charikar, Chen &
 Farach-Colton 2002; as a projection: Weinberger et al. 2009). It is linear, so sketches of ranks may be added up.
 """
 
@@ -19,17 +19,16 @@ _PIECE = 2**16
 """Elements whose signs are drawn; the next ones have the same, in other sums and perhaps turned."""
 
 
-def sketches(parameters: Iterable[Tensor]) -> Tensor:
-    """Sketch of the gradient that this rank has of each parameter, shape [n, WIDTH], fp64; 0 where there is none."""
+def sketches(tensors: Iterable[Tensor | None]) -> Tensor:
+    """Sketch of this rank's part of each tensor, shape [n, WIDTH], fp64; 0 where there is none."""
     signs = torch.randint(2, (_PIECE,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
-    return torch.stack([_sketch(parameter.grad, signs) for parameter in parameters]).cpu()
+    return torch.stack([_sketch(tensor, signs) for tensor in tensors]).cpu()
 
 
-def _sketch(gradient: Tensor | None, signs: Tensor) -> Tensor:
-    sums = torch.zeros(WIDTH, dtype=torch.float64)
-    if gradient is None:
-        return sums
-    local = local_part(gradient.detach())
+def _sketch(tensor: Tensor | None, signs: Tensor) -> Tensor:
+    if tensor is None:
+        return torch.zeros(WIDTH, dtype=torch.float64)
+    local = local_part(tensor.detach())
     if local.layout is not torch.strided:
         local = local.coalesce()
         return _of_values(local.values(), local.indices()[0], signs)

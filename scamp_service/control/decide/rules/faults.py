@@ -19,7 +19,7 @@ MAX_FAULTS = 20
 
 def run_later(now: float, trial: Trial, attempt: Attempt) -> Effect:
     """Queue a trial again whose attempt ended by a fault, to run after a while; or fail it after too many."""
-    num_faults = 1 if attempt.checkpoint_step >= 0 else trial.num_faults + 1
+    num_faults = 1 if trial.is_kept(attempt) else trial.num_faults + 1
     return _later(now, trial, TrialState.QUEUED, num_faults, attempt.detail)
 
 

@@ -27,6 +27,7 @@ from workloads.refusals import WorkloadError
 from workloads.training.attempt.loop import NonFiniteLoss
 from workloads.training.faults import StorageFault
 from workloads.training.guard.division import DependsOnDivision
+from workloads.training.guard.resuming import ResumesDifferently
 from workloads.training.memory.budget import OutOfMemory
 from workloads.training.runtime import PeerLost
 
@@ -201,6 +202,7 @@ def test_a_full_disk_and_a_lost_checkpoint_folder_are_faults_that_any_rank_repor
     [
         (NonFiniteLoss("the training loss became nan at step 3"), Outcome.DIVERGED),
         (DependsOnDivision("the loss changes in step 1"), Outcome.DEPENDS_ON_DIVISION),
+        (ResumesDifferently("the loss of step 5 is 0.2, and was 0.1"), Outcome.RESUMES_DIFFERENTLY),
     ],
 )
 def test_what_all_ranks_find_is_reported_by_the_one_that_ends_first(error: Exception, outcome: Outcome) -> None:

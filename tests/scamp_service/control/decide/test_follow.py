@@ -202,6 +202,21 @@ def test_a_curve_that_depends_on_the_division_of_a_batch_begins_anew_under_anoth
     move = only_move(effects_of(trials=[trial(step=2)], attempts=[divided]))
     assert (move.to, move.waits_for) == (TrialState.WAITING, WaitsFor.NEW_PLAN)
     assert move.reason.endswith("the curve depends on the division: the gradient of a changes by 9 % in step 1")
+    assert move.changes.judged_step == 0
+
+
+def test_a_trial_that_resumes_differently_begins_anew_and_never_resumes() -> None:
+    resumed = attempt(outcome=Outcome.RESUMES_DIFFERENTLY, detail="the loss of step 5 is 0.2, and was 0.1")
+    move = only_move(effects_of(trials=[trial(judged_step=4)], attempts=[resumed]))
+    assert move.to is TrialState.QUEUED and move.reason.endswith("as it resumes differently: " + resumed.detail)
+    assert move.changes.columns() == {"resumes": False, "requeued_because": move.reason}
+
+
+def test_checkpoints_of_a_trial_that_never_resumes_are_no_progress() -> None:
+    lost = attempt(outcome=Outcome.LOST, checkpoint_step=20, started_at=1.0)
+    for resumes, num_lost in ((True, 1), (False, 3)):
+        move = only_move(effects_of(trials=[trial(num_lost=2, resumes=resumes)], attempts=[lost]))
+        assert move.changes.num_lost == num_lost
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

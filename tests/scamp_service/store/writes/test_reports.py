@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import LogLine, Metric, Report
 from scamp_service.store.store import Store
@@ -29,12 +31,13 @@ def test_a_start_is_reported_once_and_confirmed_until_there_is_a_checkpoint(stor
     assert not store.report_started(trial_id, 1, "token-1", now=8.0)
 
 
-def test_a_training_that_depends_on_the_division_of_a_batch_is_forgotten(store: Store) -> None:
+@pytest.mark.parametrize("outcome", [Outcome.DEPENDS_ON_DIVISION, Outcome.RESUMES_DIFFERENTLY])
+def test_a_training_that_finds_that_its_curve_is_another_one_is_forgotten(store: Store, outcome: Outcome) -> None:
     trial_id = run(store)
     assert report(store, metric(trial_id, 1, 10, 0.5))
     assert store.report(Report(trial_id, 1, "token-1", checkpoint_step=10), now=6.0)
     assert store.checkpoints([trial_id]) and store.trial(trial_id).value == 0.5
-    assert store.report_outcome(trial_id, 1, "token-1", Outcome.DEPENDS_ON_DIVISION, "the loss changes", now=7.0)
+    assert store.report_outcome(trial_id, 1, "token-1", outcome, "the loss changes", now=7.0)
     forgotten = store.trial(trial_id)
     assert (forgotten.step, forgotten.value, forgotten.best_step) == (0, None, None)
     assert store.metrics(trial_id) == [] and store.checkpoints([trial_id]) == {}

@@ -12,7 +12,7 @@ from workloads.training.guard.sketch import WIDTH, sketches
 def sketch(gradient: Tensor) -> Tensor:
     parameter = nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype))
     parameter.grad = gradient
-    return sketches([parameter])[0]
+    return sketches([parameter.grad])[0]
 
 
 @pytest.mark.parametrize("shape", [(7,), (300, 50), (3, 100_001)])
@@ -39,7 +39,7 @@ def test_a_sketch_is_linear_and_a_missing_gradient_is_zero() -> None:
     torch.manual_seed(0)
     first, second = torch.randn(1000), torch.randn(1000)
     torch.testing.assert_close(sketch(first) + sketch(second), sketch(first + second), rtol=1e-4, atol=1e-4)
-    assert sketches([nn.Parameter(torch.zeros(3))]).abs().sum() == 0
+    assert sketches([None]).abs().sum() == 0
 
 
 def test_a_conjugate_that_torch_only_notes_has_the_sketch_of_its_numbers() -> None:
