@@ -25,20 +25,24 @@ export function stepsPanel({ state, open }) {
     "Predicted against measured seconds of an optimizer step of each attempt; the text below summarises it",
   );
   const errors = h("span", { id: "steps-errors" });
-  const legend = h("div", { class: "legend" }, h("span", { class: "line diagonal" }, "as predicted"), errors);
+  const diagonal = h("span", { class: "line diagonal" }, "as predicted");
+  const body = h("div", { class: "body" }, box);
   const chart = new Steps(box, open);
 
   return {
     card: card(
       { id: "steps", title: "Step time", span: 4, beside: aside(null, "predicted against measured") },
-      h("div", { class: "body" }, box),
-      legend,
+      body,
+      h("div", { class: "legend" }, diagonal, errors),
     ),
     shows: ["study", "peaks"],
     restMs: 500,
     draw() {
-      chart.update(state.peaks);
-      setText(errors, stepErrorWords(state.study.summary, state.peaks));
+      const words = stepErrorWords(state.study.summary, state.peaks);
+      setText(errors, words);
+      // Without any prediction, one line says why, and there is nothing to draw.
+      body.hidden = diagonal.hidden = words !== "" && state.study.summary.step_error_pct.median === null;
+      if (!body.hidden) chart.update(state.peaks);
     },
   };
 }
