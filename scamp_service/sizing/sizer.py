@@ -30,6 +30,7 @@ from placement.planning.step_seconds import pipeline_step, predicted_step, with_
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Choice, RecordedPipeline, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
+from scamp_service.sizing.tracing.trace_pool import START_SECONDS
 from scamp_service.sizing.tracing.trace_process import Interrupted, TraceFailed, TraceProcess
 from scamp_service.sizing.tracing.traces import Blobs, Tracer
 from scamp_service.study.budget import TRACE_SECONDS
@@ -56,6 +57,7 @@ class _Job:
     layouts: Sequence[Layout]
     num_traces: int = 0
     structure: str = ""
+    since: float = field(default_factory=time.monotonic)  # when it began to wait for a process
 
 
 @dataclass(slots=True)
@@ -85,7 +87,8 @@ class _Turns:
 
 
 class ProcessSizer:
-    """Sizes candidates in ``workers`` threads, each with a trace process.
+    """Sizes candidates in ``workers`` threads, each with a trace process. A further process starts when a candidate has
+    waited as long as a start takes: at the start of a first study ranks need the cores, too.
 
     Studies take turns, and so do the candidates of each. A trace that holds up other studies while its own study has
     another one in progress is ended after a while and made again later, and so is one that nobody needs any more.
@@ -101,13 +104,14 @@ class ProcessSizer:
         kind_of: Callable[[Cluster], DeviceKind | None] = lambda cluster: None,
         kinds_of: Callable[[Cluster], Mapping[str, DeviceKind]] = lambda cluster: {},
         has_news: Callable[[], None] = lambda: None,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         """``planner`` is by default that of studies.
 
         ``kind_of`` gives the speed of a cluster's fastest devices, None where it is not known, and ``kinds_of`` that of
         each kind. ``has_news`` is called, in any thread, when there is another result.
         """
-        self._planner, self._has_news = planner or StudyPlanner(), has_news
+        self._planner, self._has_news, self._start_seconds = planner or StudyPlanner(), has_news, start_seconds
         self._kind_of, self._kinds_of = kind_of, kinds_of
         self._tracers = [Tracer(store, cache_dir, TRACE_SECONDS, on_cuda=on_cuda) for on_cuda in (False, True)]
         self._changed = threading.Condition()
@@ -134,7 +138,7 @@ class ProcessSizer:
             job = _Job(trial_id, demand.study_id, demand, cluster, search, next(search))
             self._open[trial_id] = job
             self._waiting.append(job)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def results(self) -> Mapping[int, Sized | Unsized]:
         """Results by trial id that have not been forgotten. Regular calls also end the traces that hold up others."""
@@ -187,8 +191,9 @@ class ProcessSizer:
                 if self._open.get(job.trial_id) is not job:
                     continue  # forgotten meanwhile
                 if result is None:
+                    job.since = time.monotonic()
                     self._waiting.append(job)
-                    self._changed.notify()
+                    self._changed.notify_all()
                 else:
                     del self._open[job.trial_id]
                     self._results[job.trial_id] = result
@@ -200,13 +205,20 @@ class ProcessSizer:
         with self._changed:
             while not self._closed:
                 self._waiting = [job for job in self._waiting if self._open.get(job.trial_id) is job]
-                if self._waiting:
+                pause = self._pause(process)
+                if self._waiting and pause <= 0.0:
                     job = self._turns.next(self._waiting, [job for job, _ in self._in_progress.values()])
                     self._waiting.remove(job)
                     self._in_progress[process] = job, time.monotonic()
                     return job
-                self._changed.wait()
+                self._changed.wait(pause if self._waiting else None)
             return None
+
+    def _pause(self, process: TraceProcess) -> float:
+        """Seconds until ``process`` may take a job: a further one does not start yet for what the first does sooner."""
+        if process is self._processes[0] or process.pid is not None or not self._waiting:
+            return 0.0
+        return min(job.since for job in self._waiting) + self._start_seconds - time.monotonic()
 
     def _end_some(self) -> None:
         """End old traces while a trial waits: those that no trial needs, and those that hold up other studies.

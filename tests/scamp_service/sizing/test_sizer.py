@@ -248,6 +248,16 @@ def test_a_small_candidate_does_not_wait_for_all_layouts_of_a_large_one(tmp_path
     one_process.sizer.close()
 
 
+def test_what_is_traced_sooner_than_a_process_starts_waits_for_the_first_one(
+    tmp_path: Path, blobs: MemoryBlobs
+) -> None:
+    patient = Sizing(ProcessSizer(blobs, tmp_path, start_seconds=600))
+    trials = [patient.begin({"depth": 1, "width": width}) for width in (16, 24)]
+    assert all(isinstance(patient.end(trial), Sized) for trial in trials)
+    assert sum(process.pid is not None for process in patient.sizer._processes) == 1
+    patient.sizer.close()
+
+
 def in_progress(sizer: ProcessSizer) -> list[int]:
     """Trials whose traces are in progress; reading it ends those that hold up others."""
     sizer.results()

@@ -20,6 +20,12 @@ def test_one_thing_after_another_is_done_by_one_process_and_no_other_starts() ->
         assert len(used) == 1
 
 
+def test_what_is_done_sooner_than_a_process_starts_waits_for_the_first_one() -> None:
+    with TracePool(3, start_seconds=60) as pool:
+        answers = [pool.submit(lambda process: process) for _ in range(9)]
+        assert len({answer.result() for answer in answers}) == 1
+
+
 def test_things_at_once_are_done_by_different_processes_and_the_rest_waits() -> None:
     both_there = threading.Barrier(2)
 
@@ -27,7 +33,7 @@ def test_things_at_once_are_done_by_different_processes_and_the_rest_waits() -> 
         both_there.wait(PATIENCE_SECONDS)
         return process
 
-    with TracePool(2) as pool:
+    with TracePool(2, start_seconds=0.01) as pool:
         answers = [pool.submit(meet) for _ in range(4)]
         assert len({answer.result() for answer in answers}) == 2
 
