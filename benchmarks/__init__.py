@@ -14,5 +14,5 @@ A benchmark of several parts has these in a folder:
 - ``search`` → ``searching``: samplers, stopping rules, and the database as Optuna's storage.
 - ``trust`` → ``trusting``: simulated faults, mutants of our own code, and the API under load.
 
-``allocator``, ``prediction_error`` and ``startup`` are one file each. ``running`` runs the parts of all of them.
+``allocator``, ``prediction_error`` and ``first_minutes`` are one file each. ``running`` runs the parts of all of them.
 """

@@ -1,0 +1,146 @@
+"""Measures what a newcomer waits for: set-up, the first score, the demo, and the first answers of commands.
+
+A checkout is cloned into a temporary folder and set up with a HOME of its own: by uv, with nothing in its cache and
+again with everything in it, and by pip. ``make run`` runs there to the end of the demo study, and starts again. Each is
+ended by Ctrl-C, and no process may be left. The figures are those of a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ("digits", "stdlib_gpt", "blobs", "cells", "conditional", "convnext", "front", "gan", "shapes", "vit_space")
+BY_PIP = (
+    "import pathlib, environment; environment.uv_pip = lambda *_: []; "
+    "environment.setup(pathlib.Path('..').resolve(), dev=False)"
+)
+PATIENCE_SECONDS = 900.0
+
+
+def main() -> None:
+    """Measure, and print a table and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="use this checkout as it is, and estimate two models")
+    options = parser.parse_args()
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
+        checkout, home = ROOT, Path(directory, "home")
+        home.mkdir()
+        data = home / ".scamp"
+        fresh = {**os.environ, "HOME": str(home), "SCAMP_DATA_DIR": str(data), "PYTHONUNBUFFERED": "1"}
+        for name in ("MAKEFLAGS", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "UV_CACHE_DIR"):
+            fresh.pop(name, None)
+        if not options.quick:
+            checkout = Path(directory, "scamp")
+            subprocess.run(["git", "clone", "-q", str(ROOT), str(checkout)], check=True)
+            figures |= set_ups(checkout, fresh)
+        figures |= make_run(checkout, fresh, data, to_the_end=True)
+        again = make_run(checkout, fresh, data, to_the_end=False)
+        figures |= {f"warm_{name}": again[name] for name in ("up_seconds", "left_behind")}
+        figures |= commands(checkout, fresh, MODELS[:2] if options.quick else MODELS)
+    for name, value in figures.items():
+        print(f"{name:32}{value:8.2f}")
+    print(json.dumps(figures))
+
+
+def set_ups(checkout: Path, environment: Mapping[str, str]) -> dict[str, float]:
+    """Seconds of ``make setup`` with an empty and with a full cache of uv, and the first in relation to pip's."""
+    seconds = []
+    by_pip = [sys.executable, "-c", BY_PIP]
+    for command, where in ((by_pip, checkout / "deploy"), (["make", "setup"], checkout), (["make", "setup"], checkout)):
+        shutil.rmtree(checkout / ".venv", ignore_errors=True)
+        began = time.monotonic()
+        subprocess.run(command, cwd=where, env=environment, check=True, stdout=sys.stderr)
+        seconds.append(time.monotonic() - began)
+    pip, cold, warm = seconds
+    return {"setup_seconds": cold, "setup_warm_seconds": warm, "setup_vs_pip_ratio": cold / pip}
+
+
+def make_run(checkout: Path, environment: Mapping[str, str], data: Path, *, to_the_end: bool) -> dict[str, float]:
+    """Seconds of ``make run``: until the service is ``up``, and from then on until a first score, until all four things
+    of the demo are shown, and until the study ends; ``left_behind`` is the number of processes left after Ctrl-C."""
+    began, figures = time.monotonic(), dict[str, float]()
+    process = subprocess.Popen(
+        ["make", "run"], cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    url = next(match[1] for line in process.stdout if (match := re.search(r"ScaMP is at (http://\S+)", line)))
+    up = time.monotonic()
+    figures["up_seconds"] = up - began
+    with httpx.Client(base_url=f"{url}/v1") as client:
+        while to_the_end and "demo_seconds" not in figures:
+            time.sleep(0.25)
+            now = time.monotonic() - up
+            assert now < PATIENCE_SECONDS, "the demo does not end: look at the service's logs"
+            studies = client.get("/studies").json()["items"]
+            for study in studies[:1]:
+                follow(client, study, now, figures)
+    os.killpg(process.pid, signal.SIGINT)
+    process.stdout.read()
+    process.wait(60)
+    return {**figures, "left_behind": float(count_processes(data))}
+
+
+def follow(client: httpx.Client, study: Mapping[str, Any], now: float, figures: dict[str, float]) -> None:
+    """Note in ``figures`` what the study shows for the first time."""
+    view = client.get(f"/studies/{study['id']}").json()
+    summary = view["summary"]
+    if summary["best"]:
+        figures.setdefault("first_score_seconds", now)
+    widths = {int(width) for width in summary["degrees"]}
+    if summary["colocated"] > 1 and {2, 4} <= widths and summary["trials"].get("INFEASIBLE") and summary["healed"]:
+        figures.setdefault("four_things_seconds", now)
+    if view["finished_at"]:
+        figures["demo_seconds"] = now
+
+
+def commands(checkout: Path, environment: Mapping[str, str], models: tuple[str, ...]) -> dict[str, float]:
+    """Seconds of ``scamp --help``, the best of three, and processor seconds of a first estimate, the most of all."""
+    scamp = str(checkout / ".venv" / "bin" / "scamp")
+    helps = [elapsed([scamp, "--help"], environment)[0] for _ in range(3)]
+    estimates = []
+    for model in models:
+        with tempfile.TemporaryDirectory(prefix="scamp-") as data:
+            command = [scamp, "estimate", str(checkout / "examples" / f"{model}.yaml")]
+            estimates.append(elapsed(command, {**environment, "SCAMP_DATA_DIR": data})[1])
+    return {"client_help_seconds": min(helps), "estimate_first_cpu_seconds": max(estimates)}
+
+
+def elapsed(command: list[str], environment: Mapping[str, str]) -> tuple[float, float]:
+    """(seconds, processor seconds with those of its children) of a command."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - began, used
+
+
+def count_processes(data: Path) -> int:
+    """Number of processes that name this data directory in their command line or environment."""
+    mark, left = str(data).encode(), 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            left += mark in (process / "cmdline").read_bytes() or mark in (process / "environ").read_bytes()
+        except OSError:
+            continue
+    return left
+
+
+if __name__ == "__main__":
+    main()
