@@ -388,6 +388,15 @@ class Prediction:
     evaluation_bytes: int = 0
     shares_mib: tuple[int, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """All but the ``parts``, as a dictionary of JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "parts"}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Prediction:
+        """The prediction in its JSON, without ``parts``."""
+        return cls(**{**data, "shares_mib": tuple(data["shares_mib"])})
+
     @property
     def peak_bytes(self) -> int:
         """Peak bytes of a training step without the margin."""

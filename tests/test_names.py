@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import keyword
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -93,6 +95,62 @@ def test_a_name_that_no_longer_exists_is_found_in_a_docstring() -> None:
         "table.choice",
         "tracing.tracer.gone",
     ]
+
+
+OF_OTHER_MODULES = frozenset(
+    {"choose", "compute", "evaluate", "forward", "lengths", "optimizer", "pack", "pp", "tp", "used"}
+)
+"""Names of fields and functions that docstrings of other modules speak of."""
+VALUES = frozenset({"accuracy", "epoch", "layers", "limt", "linear", "lr", "maximize", "minimize"})
+"""Words that users write."""
+
+
+def words_without_a_meaning(source: str) -> list[tuple[int, str]]:
+    """(line, name) of each name of one word in a docstring that the code of its module does not have."""
+    tree = ast.parse(source)
+    words = list(_words_of_docstrings(tree))
+    if not words:
+        return []
+    names = {name for node in ast.walk(tree) for name in _names_of(node)}
+    elsewhere = OF_OTHER_MODULES | VALUES | _modules() | frozenset((*keyword.kwlist, *dir(builtins)))
+    return [(line, word) for line, word in words if word not in names | elsewhere]
+
+
+def _words_of_docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for word in re.findall(r"``([a-z]{2,})(?:\(\))?``", ast.get_docstring(node) or ""):
+                yield getattr(node, "lineno", 1), word
+
+
+def _names_of(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.alias(name=name):
+            yield from name.split(".")
+        case ast.Constant(value=str(text)) if len(text) < 100:
+            yield from () if "``" in text else re.findall(r"\w+", text)
+
+
+@cache
+def _modules() -> frozenset[str]:
+    files = [file.relative_to(ROOT) for floor in FLOORS for file in (ROOT / floor).rglob("*.py")]
+    return frozenset({file.stem for file in files} | {part for file in files for part in file.parent.parts})
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_every_word_that_a_docstring_marks_as_a_name_is_one(floor: str) -> None:
+    files = sorted((ROOT / floor).rglob("*.py"))
+    words = [(file, *word) for file in files for word in words_without_a_meaning(file.read_text())]
+    assert [f"{file.relative_to(ROOT)}:{line} {word}" for file, line, word in words] == []
+
+
+def test_a_field_that_no_longer_exists_is_found_in_a_docstring() -> None:
+    source = 'class Row:\n    """``old`` is gone, and ``kind`` is there."""\n    kind: str\n'
+    assert words_without_a_meaning(source) == [(1, "old")]
 
 
 @pytest.mark.parametrize("floor", FLOORS)

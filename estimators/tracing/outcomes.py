@@ -58,7 +58,7 @@ class _Made:
 class OperationOutcome:
     """The outputs of an operation, the memory that it uses internally, and the work that it does.
 
-    ``made`` are the outputs, where an int is the index of an argument; it is empty if they cannot be cached.
+    In ``outputs`` an int is the index of an argument; they are empty if they cannot be cached.
     ``sequence`` is the type of the sequence that the operation returns, None for a single output.
     """
 

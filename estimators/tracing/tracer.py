@@ -147,7 +147,7 @@ class _Updates:
     """The first two updates of a model.
 
     ``first_peak`` is the peak of the very first step where later passes may not show it. ``peak`` is the larger peak of
-    both updates. ``work`` is that of the second one, and ``made`` has the events of the buffers that it makes.
+    both updates. ``work`` is that of the second one, and ``state_events`` are those of the buffers that it makes.
     """
 
     first_peak: Line

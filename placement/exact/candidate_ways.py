@@ -156,7 +156,7 @@ class _Exposed:
 
     ``least`` and ``most`` are those of the whole model with and without recompute, which hides more of them. ``ends``
     pass on every stage: the first gather and the last reduction of a micro-batch hide behind nothing. ``hidden`` are
-    the seconds of all these collectives by unit, and ``again`` those of recompute.
+    the seconds of all these collectives by unit, and ``repeated_seconds`` those of recompute.
     """
 
     least: float

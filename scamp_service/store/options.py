@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from estimators.model import MIB, Plan, Prediction
+from estimators.model import Plan, Prediction
 from placement.option import Evidence, Option
 
 
@@ -25,24 +25,17 @@ def option_json(option: Option, chosen: Plan | None) -> dict[str, Any]:
         "seconds": option.seconds,
         "communication_share": option.communication_share,
         "relative_device_seconds": option.relative_device_seconds,
+        "prediction": option.prediction.to_json(),
     }
 
 
 def option_of(data: Mapping[str, Any]) -> Option:
-    """The option in its JSON; ``option_json`` makes the same JSON of it.
-
-    Its prediction has the reserved MiB, but not what they are for: that is not stored.
-    """
-    evidence = Evidence(data["evidence"])
-    reserved_bytes = data["reserved_mib"] * MIB
-    # These are lower bounds, unless something was learned of the family; how much is not stored.
-    is_learned = evidence in (Evidence.AT_LEAST, Evidence.STATES) and not data["at_least"]
-    learned_bytes = 1 if is_learned else 0
+    """The option in its JSON; ``option_json`` makes the same JSON of it."""
     return Option(
         Plan.from_json(data["plan"]),
-        Prediction(reserved_bytes - learned_bytes, extra_bytes=learned_bytes),
+        Prediction.from_json(data["prediction"]),
         data["offered_mib"],
-        evidence,
+        Evidence(data["evidence"]),
         data["seconds"],
         data["communication_share"],
         data["relative_device_seconds"],

@@ -117,18 +117,8 @@ class ChoicesText(JsonText):
 
 
 def _choice_json(choice: Choice) -> dict[str, Any]:
-    prediction = choice.prediction
-    return {
-        "plan": choice.plan.to_json(),
-        "predicted_bytes": prediction.predicted_bytes,
-        "extra_bytes": prediction.extra_bytes,
-        "bias_bytes": prediction.bias_bytes,
-        "evaluation_bytes": prediction.evaluation_bytes,
-        "margin_bytes": prediction.margin_bytes,
-        "step_seconds": choice.step_seconds,
-        "step_factor": choice.step_factor,
-        "communication_share": choice.communication_share,
-    }
+    times = {name: getattr(choice, name) for name in ("step_seconds", "step_factor", "communication_share")}
+    return {"plan": choice.plan.to_json(), "prediction": choice.prediction.to_json(), **times}
 
 
 @lru_cache(maxsize=4096)
@@ -137,11 +127,8 @@ def _choices(text: str) -> tuple[Choice, ...]:
 
 
 def _choice(data: Mapping[str, Any]) -> Choice:
-    extra_bytes, bias_bytes, margin_bytes = (data[f"{name}_bytes"] for name in ("extra", "bias", "margin"))
-    traced_bytes, evaluation_bytes = data["predicted_bytes"] - extra_bytes, data["evaluation_bytes"]
-    prediction = Prediction(traced_bytes, 0, extra_bytes, bias_bytes, margin_bytes, evaluation_bytes=evaluation_bytes)
-    plan, times = Plan.from_json(data["plan"]), (data["step_seconds"], data["step_factor"])
-    return Choice(plan, prediction, *times, data["communication_share"])
+    parts = {"plan": Plan.from_json(data["plan"]), "prediction": Prediction.from_json(data["prediction"])}
+    return Choice(**{**data, **parts})
 
 
 class Names(JsonText):

@@ -53,9 +53,9 @@ def keep_containers(module: nn.Module) -> None:
 
 
 def _show_outputs(module: nn.Module, entered: Sequence[Tensor], output: Any) -> None:
-    """Have a backward pass gather the parameters again where it reaches a tensor in ``made``, if FSDP2 sees none there.
+    """Have a backward pass gather the parameters again where it reaches a tensor of ``output``, if FSDP2 sees none.
 
-    ``made`` begins with the module's result.
+    ``output`` begins with the module's result; tensors in ``entered`` came from outside.
     """
     if not torch.is_grad_enabled() or not isinstance(module, FSDPModule) or collect_grad_tensors(output[0]):
         return

@@ -13,7 +13,7 @@ from torch._prims_common import suggest_memory_format
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution of ``images``. ``made`` has the shape of its output: it is the output or its gradient.
+    """A convolution of ``images``. ``output`` has the shape of its output: it is the output or its gradient.
 
     ``num_copied`` bytes are a copy of the input that torch holds for as long as the operation lasts.
 

@@ -29,4 +29,4 @@ def test_an_option_that_was_read_back_has_the_same_json(evidence: Evidence) -> N
         assert option_json(read, PLANS[0]) == written
         assert read.evidence is evidence
         assert read.plan == plan
-        assert read.lacking_mib == prediction.reserved_mib - 100
+        assert read.prediction == prediction

@@ -38,7 +38,7 @@ COLUMNS: dict[str, tuple[Any, list[Any]]] = {  # name → (type, values that are
         [
             None,
             (
-                Choice(Plan(8), Prediction(20, 0, 3, 1, 2, evaluation_bytes=21), 0.5, 1.5, 0.0),
+                Choice(Plan(8), Prediction(20, 4, 3, 1, 2, evaluation_bytes=21, shares_mib=(3, 2)), 0.5, 1.5, 0.0),
                 Choice(Plan(2, 2, pp=2), Prediction(20, 0, 3, 1, 2), None),
             ),
         ],

@@ -17,8 +17,8 @@ class TrainingJob:
 
     Training ends after step ``until`` of ``steps``, or after the last one if that is None. ``resume`` is the checkpoint
     to load; ``checkpoint_root`` holds those of all trials. ``steps``, ``until``, ``report_every`` and the steps of
-    checkpoints and reports are optimizer steps, or epochs if the job is ``in_epochs``. ``each`` counts the optimizer
-    steps in one step of a checkpoint or report. Without a checkpoint to resume from, the model begins with
+    checkpoints and reports are optimizer steps, or epochs if the job is ``in_epochs``. ``unit_steps`` counts the
+    optimizer steps in one step of a checkpoint or report. Without a checkpoint to resume from, the model begins with
     weights of ``donor``. Without steps it is evaluated once. Each evaluation must return all ``metrics``.
     With ``best_of`` (``maximize`` or ``minimize``) each evaluation with a better value of the first metric is followed
     by a checkpoint, which is kept; ``best`` is what earlier attempts have reached: the value, and its step. With
