@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from types import MappingProxyType
 
 Offer = tuple[tuple[str, int, int], ...]
@@ -116,21 +115,10 @@ class Shape:
         return None if self.seconds is None else self.num_ranks * self.seconds
 
 
-def pareto(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
-    """The shapes that are worth offering, those with the fewest ranks first: each one has fewer seconds than the last.
-
-    Without seconds, only the first one of those with the fewest ranks is.
-    """
-    front: list[Shape] = []
-    for shape in sorted(shapes, key=lambda shape: (shape.num_ranks, inf if shape.seconds is None else shape.seconds)):
-        if not front or (shape.seconds is not None and shape.seconds < (front[-1].seconds or 0.0)):
-            front.append(shape)
-    return tuple(front)
-
-
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A trial that wants to start: it offers ``shapes`` (see ``pareto``), and starts as the gang ``id``.
+    """A trial that wants to start: it offers ``shapes``, those with the fewest ranks first, and
+    starts as the gang ``id``.
 
     ``passed_over`` counts the gangs that arrived later and have started since this one was queued. ``arrival`` orders
     gangs by age if the queue is in another order. Gangs that arrived together keep their order in the queue. A policy

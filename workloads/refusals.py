@@ -143,7 +143,7 @@ def expect_optimizer(value: Any, function: Callable[..., Any], expectation: str 
     return optimizer
 
 
-def of_closure(error: Exception) -> WrongResult | None:
+def explain_closure(error: Exception) -> WrongResult | None:
     """The mistake that ``error``, of an optimizer's step without a closure, shows; None if it shows another one."""
     frames = frames_of(error)
     source = linecache.getline(*frames[-1]) if frames else ""
@@ -155,7 +155,7 @@ def of_closure(error: Exception) -> WrongResult | None:
     return mistake
 
 
-def of_gradient_in_evaluation(error: Exception) -> WrongResult | None:
+def explain_gradient_in_evaluation(error: Exception) -> WrongResult | None:
     """The mistake that ``error``, of a method without gradients, shows; None if it shows another one."""
     if not re.search(r"does not require grad|does not have a grad_fn", str(error)):
         return None

@@ -63,10 +63,10 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
     if not model.even_choices:
         return largest
     same, _ = _traced(recipe, layout, batch, equal_blocks, UNEVEN)
-    return _larger(largest, same, model.even_choices, layout)
+    return _take_larger(largest, same, model.even_choices, layout)
 
 
-def _larger(even: Trace, same: Trace, assumed: str, layout: Layout) -> Trace:
+def _take_larger(even: Trace, same: Trace, assumed: str, layout: Layout) -> Trace:
     """The trace that needs more memory: with the model's own choices (of experts, say) ``even``, or all the ``same``.
 
     In the plain layout its assumptions name both peaks, in place of the one that is ``assumed`` if they are even."""

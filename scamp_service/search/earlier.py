@@ -41,7 +41,7 @@ def earlier_trials(spec: StudySpec, studies: Sequence[EarlierStudy]) -> list[Obs
         taken = [
             trial for index, trial in enumerate(fit) if int((index + 1) * study.weight) > int(index * study.weight)
         ]
-        earlier += [replace(trial, params=_only(space, trial.params), excesses={}) for trial in taken]
+        earlier += [replace(trial, params=_take_known(space, trial.params), excesses={}) for trial in taken]
     return [replace(trial, number=index - len(earlier)) for index, trial in enumerate(earlier)]
 
 
@@ -54,7 +54,7 @@ def with_own_seed(spec: StudySpec, earlier: Sequence[Observation]) -> StudySpec:
     return spec.model_copy(update={"search": spec.search.model_copy(update={"seed": seed})})
 
 
-def _only(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:
+def _take_known(space: Space, params: Mapping[str, Any]) -> Mapping[str, Any]:
     """The searched parameters of a trial, typed as the new study has them."""
     exact = space.exact(params)
     return space.nested(exact)

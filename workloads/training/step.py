@@ -21,7 +21,7 @@ from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.exchanging.replicas import begin_last_pass, end_passes
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Chain, Outputs, Workload, defines
-from workloads.refusals import WrongResult, of_closure, of_gradient_in_evaluation
+from workloads.refusals import WrongResult, explain_closure, explain_gradient_in_evaluation
 from workloads.seeds import seed_everything
 from workloads.training.losses import StepLosses
 from workloads.training.metrics import Sums, split_evaluation
@@ -100,7 +100,7 @@ def phase_step(
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(divisor)
-    with _explained(of_closure):
+    with _explained(explain_closure):
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     model.zero_grad(set_to_none=True)  # also what no optimizer has: it would grow with each step, and no resume has it
@@ -154,7 +154,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, with averaged weights if there are any, without gradients."""
     model.eval()
     try:
-        explained = _explained(of_gradient_in_evaluation)
+        explained = _explained(explain_gradient_in_evaluation)
         with explained, without_gradients(model), updates_of(model).averaged(model), layers_of_training():
             yield
     finally:

@@ -10,7 +10,7 @@ from typing import assert_never
 from estimators.learning import AttemptPhase
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
-from scamp_service.control.decide.replan import devices_in_words, narrower
+from scamp_service.control.decide.replan import devices_in_words, find_narrower
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import run_later
 from scamp_service.control.decide.rules.orders import order_for
@@ -54,7 +54,7 @@ def _tear_down(s: Snapshot, attempt: Attempt) -> Iterator[Effect]:
 def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Iterator[Effect]:
     gang = s.gangs.get(attempt.key)
     match attempt.outcome:
-        case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if before := narrower(s, study, trial, attempt):
+        case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if before := find_narrower(s, study, trial, attempt):
             why = _cause(attempt) or "its ranks disappeared"
             reason = (
                 f"continues on {devices_in_words(before.plan)} as before, because on {devices_in_words(attempt.plan)} "

@@ -197,7 +197,7 @@ def _dominated(s: Snapshot, trial: Trial) -> str:
 
 
 def _begin(s: Snapshot, trial: Trial, placement: Placement, learned: Corrections) -> Begin:
-    sized = offered(s, trial, learned)[placement.choice]
+    sized = offer_choices(s, trial, learned)[placement.choice]
     attempt = Attempt(
         trial_id=trial.id,
         attempt=trial.attempt + 1,
@@ -338,7 +338,7 @@ def _sized(trial: Trial) -> Sized:
     return trial.sized
 
 
-def offered(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ...]:
+def offer_choices(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ...]:
     """The plans that the trial may begin with now.
 
     One that ran out of memory keeps its plan, because what it needs is known for that plan only, and so does one that
@@ -382,7 +382,8 @@ def queued_of(
     study = s.studies[trial.study_id]
     left = max(1, study.steps_of(trial) - trial.step)
     shapes = tuple(
-        replace(choice.shape, seconds=counted_seconds(trial, choice) or guess) for choice in offered(s, trial, learned)
+        replace(choice.shape, seconds=counted_seconds(trial, choice) or guess)
+        for choice in offer_choices(s, trial, learned)
     )
     name = f"trial {trial.number} of study {trial.study_id}"
     passes = trial.passed_over if passes is None else passes

@@ -15,15 +15,15 @@ from placement.packing.elastic import Share, elastic, redivide
 from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
 from scamp_service.control.decide.effects import MoveAttempt
-from scamp_service.control.decide.place import in_start_order, offered, queued_of, used_up_projects
+from scamp_service.control.decide.place import in_start_order, offer_choices, queued_of, used_up_projects
 from scamp_service.control.decide.preempt import winds_down
 from scamp_service.control.decide.replan import (
     batch_in_words,
     devices_in_words,
+    is_training,
     restart_seconds,
     seconds_since_checkpoint,
     seconds_to_go,
-    trains,
 )
 from scamp_service.control.decide.rules.growth import counted_seconds
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
@@ -93,9 +93,9 @@ def _devices_of_others(s: Snapshot, jobs: Sequence[_Job]) -> set[str]:
 
 def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _Job | None:
     """The running trial as one that may change; None if it may not, or if too little is known about its speed."""
-    if not trains(s, trial, attempt) or not trial.is_kept(attempt) or not attempt.predicted_step_seconds:
+    if not is_training(s, trial, attempt) or not trial.is_kept(attempt) or not attempt.predicted_step_seconds:
         return None
-    offers = offered(s, trial, learned)
+    offers = offer_choices(s, trial, learned)
     present = next(
         (choice for choice in (trial.sized.choices if trial.sized else ()) if choice.plan == attempt.plan), None
     )

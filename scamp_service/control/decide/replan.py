@@ -50,7 +50,7 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
         if (trial := trials.get(attempt.trial_id))
         and trial.study_id not in left_out
         and s.studies[trial.study_id].sharing.project not in used_up
-        and trains(s, trial, attempt)
+        and is_training(s, trial, attempt)
     ]
     for trial, attempt in sorted(running, key=lambda pair: -seconds_to_go(s, *pair)):
         if (choice := _best(s, trial, attempt, idle)) is not None:
@@ -58,7 +58,7 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
             more = f"{devices_in_words(choice.plan)} instead of {attempt.plan.world_size}"
             more += batch_in_words(choice, attempt)
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
-            yield MoveTrial(trial, TrialState.RUNNING, why, sized=_only(trial, choice))
+            yield MoveTrial(trial, TrialState.RUNNING, why, sized=_keep_choice(trial, choice))
             yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
             return  # the next one has to see what is left
 
@@ -78,14 +78,14 @@ def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> C
     return best if _saved_seconds(s, trial, attempt, best) >= least else None
 
 
-def _only(trial: Trial, choice: Choice) -> Sized:
+def _keep_choice(trial: Trial, choice: Choice) -> Sized:
     """The trial's plan when it continues: nothing narrower, for which it would not have been stopped."""
     assert trial.sized is not None
     wide = tuple(wider for wider in trial.sized.choices if wider.plan.world_size >= choice.plan.world_size)
     return replace(trial.sized.taking(choice), choices=wide)
 
 
-def trains(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
+def is_training(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
     """Whether this is the trial's present attempt, and nothing is wrong with it."""
     if trial.state is not TrialState.RUNNING or trial.attempt != attempt.attempt:
         return False
@@ -94,7 +94,7 @@ def trains(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
     return is_alive and attempt.state is AttemptState.RUNNING and attempt.outcome is None
 
 
-def narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Sized | None:
+def find_narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Sized | None:
     """The last plan that trained, if that was on fewer devices than this attempt.
 
     Returns None if there is none, the trial ever ran out of memory, or it has no loss to spare.

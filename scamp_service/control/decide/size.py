@@ -59,7 +59,7 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
 
 
 def _for_good(trial: Trial, sized: Sized) -> Sized:
-    """Says in the reason of the plan that a trial which ran out of memory keeps it (``place.offered``)."""
+    """Says in the reason of the plan that a trial which ran out of memory keeps it (``place.offer_choices``)."""
     grows = bool(trial.params.get("largest_batch"))
     if not trial.num_oom or not (sized.choices or grows):
         return sized

@@ -75,7 +75,7 @@ class TuneSearcher:
                 return None  # Searcher.FINISHED
         return self._space.sampled(
             lambda name, distribution: (
-                _value(distribution, suggestion[name]) if name in suggestion else _only(distribution)
+                _value(distribution, suggestion[name]) if name in suggestion else _only_value(distribution)
             )
         )
 
@@ -168,11 +168,13 @@ def _first(distribution: BaseDistribution) -> Any:
     """Tune's form of some value."""
     return _code(
         distribution,
-        distribution.low if isinstance(distribution, FloatDistribution | IntDistribution) else _only(distribution),
+        distribution.low
+        if isinstance(distribution, FloatDistribution | IntDistribution)
+        else _only_value(distribution),
     )
 
 
-def _only(distribution: BaseDistribution) -> Any:
+def _only_value(distribution: BaseDistribution) -> Any:
     """The value of a distribution that has only one."""
     match distribution:
         case CategoricalDistribution(choices=choices):

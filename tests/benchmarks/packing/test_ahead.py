@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.packing.ahead import best_schedule, simulate
-from placement.model import Shape, pareto
+from placement.model import Shape
+from tests.shapes import pareto
 
 times = st.lists(st.floats(1.0, 20.0), min_size=1, max_size=2)
 

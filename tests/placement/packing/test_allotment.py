@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model import Cluster, Device, Queued, Shape, pareto
+from placement.model import Cluster, Device, Queued, Shape
 from placement.packing.allotment import CLEARLY_MORE, allot, least_target
 from placement.packing.ledger import Ledger
+from tests.shapes import pareto
 
 LINEAR = (Shape(1, 10, 8.0), Shape(2, 10, 4.0), Shape(4, 10, 2.0))
 

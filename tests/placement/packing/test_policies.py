@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model import Cluster, Device, Placement, Queued, Shape, pareto
+from placement.model import Cluster, Device, Placement, Queued, Shape
 from placement.packing.elastic import Share, divide, redivide
 from placement.packing.ledger import Ledger
 from placement.packing.policies import POLICIES, policy_named
 from placement.packing.policy import Blocked, Decision, Policy
+from tests.shapes import pareto
 
 ALL = [*POLICIES, "static-2"]
 LINEAR = (Shape(1, 10, 8.0), Shape(2, 10, 4.0), Shape(4, 10, 2.0))
