@@ -58,7 +58,7 @@ class Loop:
 
     def __init__(self, rank: TrainingRank, begun: int) -> None:
         self._rank, self._job, self._begun = rank, rank.job, begun
-        self._pace = Pace(time.monotonic())
+        self._pace = Pace(time.monotonic(), resumes=begun > 0)
         self._division, self._resuming = DivisionGuard(rank), ResumeGuard(rank, self._pace)
         self._saving, self._timing, self._needs = Saving(rank, self._resuming), Timing(rank), Needs(rank)
         self._phase_losses: dict[str, list[float]] = {}  # since the last report

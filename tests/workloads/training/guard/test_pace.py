@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import torch
+
 from workloads.training.guard.pace import MOST_PATHS, MOST_SHARE, Pace, path_of
 
 
@@ -40,3 +42,16 @@ def test_code_that_differs_from_step_to_step_is_not_checked_each_time() -> None:
             checked += 1
             pace.end_check(1.0)
     assert checked == MOST_PATHS - 1
+
+
+def test_an_attempt_that_resumes_is_checked_in_its_first_step() -> None:
+    pace = Pace(0.0, resumes=True)
+    assert [pace.is_due(path_of(nodes, SimpleNamespace()), 0.0) for nodes in (10, 10, 20)] == [True, True, True]
+    pace.end_check(1.0)
+    assert not pace.is_due(path_of(10, SimpleNamespace()), 0.0)
+
+
+def test_weights_in_a_tensor_are_another_path_once_they_are_not_all_equal() -> None:
+    tensors = [torch.zeros(4), torch.ones(4), 2 * torch.ones(4), torch.arange(4.0), torch.arange(4.0) + 1]
+    paths = [path_of(10, SimpleNamespace(weights=weights)) for weights in tensors]
+    assert [paths.index(path) for path in paths] == [0, 1, 1, 3, 3]
