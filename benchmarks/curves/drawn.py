@@ -118,7 +118,7 @@ def _outcome(idiom: Idiom, draws: random.Random) -> Outcome:
         ranks = _ranks(idiom, Plan(BATCH // 2, 2), idiom.folder / "unguarded", straight)
         return _compared(ranks, reference, "").kind == "equal"
 
-    divided, whole = (_plans(divisions, draws, divides=divides) for divides in (True, False))
+    divided, undivided = (_plans(divisions, draws, divides=divides) for divides in (True, False))
     refusal = Traits(**traced["traits"]).refusal(Layout(accumulate=True))
     why = f"its trace: {refusal}: " if refusal else ""
     if not why:
@@ -126,7 +126,7 @@ def _outcome(idiom: Idiom, draws: random.Random) -> Outcome:
         if outcome is not None and outcome.kind != "alarm":
             return replace(outcome, is_divided=True, may_be=outcome.kind == "equal")
         why = f"alarm: {outcome.how}: " if outcome is not None else "traces refuse plans that divide it: "
-    outcome = of_plans([whole[0], Plan(BATCH)], why)
+    outcome = of_plans([undivided[0], Plan(BATCH)], why)
     assert outcome is not None
     return replace(outcome, may_be=may_be_divided())
 
