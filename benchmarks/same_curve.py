@@ -5,7 +5,8 @@ run, then two more in a new training that resumes from the checkpoint. Losses an
 of one rank. Where an idiom legitimately depends on how a batch is divided (batch statistics), one rank divides its
 batch equally. Prints what is wrong and what is refused, with the reason, and last the figures as one line of JSON.
 
-With ``--drawn`` programs are drawn from a grammar instead (see ``curves.drawn``).
+With ``--drawn`` programs are drawn from a grammar instead (see ``curves.drawn``); with ``--complete`` workloads that
+are right train with checks (see ``curves.complete``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.curves import drawn
+from benchmarks.curves import complete, drawn
 from benchmarks.curves.forks import CRASHED, HANGS, in_forks
 from benchmarks.curves.running import BATCH, Idiom, trace_layout, train_rank
 from benchmarks.running.results import setting
@@ -266,11 +267,17 @@ def main() -> None:
         "--results", type=Path, metavar="FILE", help="keep results here; what is in it is not run again"
     )
     parser.add_argument("--drawn", type=int, metavar="N", help="N programs drawn from a grammar, instead of idioms")
+    parser.add_argument(
+        "--complete", action="store_true", help="false alarms and time of checks of complete workloads, instead"
+    )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write all results to this Markdown page")
     options = parser.parse_args()
     _warm_up()
     if options.drawn:
         _drawn(options)
+        return
+    if options.complete:
+        _complete(options)
         return
     findings = _read(options.results)
     chosen = [entry for entry in idioms(options.folder or FOLDERS) if options.idioms in str(entry[0])]
@@ -293,6 +300,17 @@ def main() -> None:
     if options.write:
         _write(options.write, page(findings))
     print(json.dumps(figures(findings)))
+
+
+def _complete(options: argparse.Namespace) -> None:
+    """Train the chosen complete workloads, print how each fared, and last the figures."""
+    chosen = [case for case in complete.complete() if options.idioms in str(case) and options.plans in str(case)]
+    answers = {}
+    with tempfile.TemporaryDirectory(prefix="scamp-complete-") as folder:
+        for number, case in enumerate(chosen[:: options.every]):
+            answers[case] = complete.trained(case, Path(folder, str(number)), 5 * SECONDS)
+            print(f"{case}: {_line(str(answers[case]))}", flush=True)
+    print(json.dumps(complete.figures(answers)))
 
 
 def _drawn(options: argparse.Namespace) -> None:

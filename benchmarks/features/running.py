@@ -36,6 +36,7 @@ class Reports:
         self.checkpoints: list[CheckpointName] = []
         self.peak_bytes = 0
         self.shares: list[float] = []
+        self.check_share = 0.0
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.values.append(values)
@@ -46,7 +47,8 @@ class Reports:
     def communicated(self, share: float) -> None:
         self.shares.append(share)
 
-    def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None: ...
+    def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None:
+        self.check_share = check_share
 
     def learned_noise(self, noise_scale: float) -> None: ...
 

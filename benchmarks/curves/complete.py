@@ -1,0 +1,136 @@
+"""Trains complete workloads under plans that divide a batch: no check may find a difference, nor take much time.
+
+They are the features of the protocol and the papers, all own files of users in ``examples``, with the ports, and the
+live study. All are known to train one curve, so every alarm is a false one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch.distributed import FileStore
+
+from benchmarks.curves.forks import in_forks
+from benchmarks.features.feature import Feature
+from benchmarks.features.papers import PAPERS
+from benchmarks.features.running import TRIAL, Reports, predicted_peak
+from benchmarks.features.table import EXAMPLES, FEATURES
+from benchmarks.living.alone import FOLDER
+from benchmarks.living.drawn import BATCH, WORKLOAD, draw
+from estimators.model import Candidate, Plan
+from scamp_service.search.proposals import Search
+from scamp_service.study.parse import parse_study
+from scamp_service.study.workload_names import is_file
+from workloads.loading import load_workload
+from workloads.refusals import WorkloadError, explain
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.guard.division import DependsOnDivision
+from workloads.training.runtime import lost_its_peers, train
+
+FEW, MANY = 6, 200
+"""Steps of features and papers, and those of trainings whose time counts."""
+NUM_LIVE = 3
+"""Candidates of the live study."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Complete:
+    """A workload, a plan under which it trains, and the number of steps."""
+
+    feature: Feature
+    plan: Plan
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.feature.name}, {self.plan}"
+
+
+def complete() -> Iterator[Complete]:
+    """All workloads with their plans that divide a batch, those whose time counts last."""
+    for feature in (*FEATURES, *PAPERS):
+        yield from (Complete(feature, plan, FEW) for plan in feature.plans if plan.layout.divides_batch)
+    for file in sorted(EXAMPLES.glob("**/*.yaml")):
+        if "workload:" in file.read_text():
+            yield from _example(file)
+    for number, params in enumerate(draw(0, NUM_LIVE, MANY).candidates):
+        yield from _divided(f"live study, trial {number}", WORKLOAD, FOLDER, params, BATCH)
+
+
+def _example(file: Path) -> Iterator[Complete]:
+    """The first candidate of a study with a user's file that trains each candidate by itself."""
+    spec = parse_study(file.read_text())
+    if not is_file(spec.workload) or spec.search.one_shot is not None:
+        return
+    (params,) = Search(spec).propose([], 0, 1)
+    batch = params.get("batch", load_workload(spec.workload, file.parent)(params).default_batch)
+    yield from _divided(str(file.relative_to(EXAMPLES)), spec.workload, file.parent, params, batch)
+
+
+def _divided(name: str, workload: str, folder: Path, params: Mapping[str, Any], batch: int) -> Iterator[Complete]:
+    plans = Plan(batch // 2, 2), Plan(batch // 2, dp_shard=2)
+    feature = Feature(name, workload, plans, params, folder=folder)
+    yield from (Complete(feature, plan, MANY) for plan in plans)
+
+
+def figures(answers: Mapping[Complete, Mapping[str, Any]]) -> dict[str, float]:
+    """Number of trainings, of alarms, which are all false, and of failures; mean share of checks in percent."""
+    kinds = Counter(next(iter(answer)) for answer in answers.values())
+    shares = [
+        answer["check_share"] for case, answer in answers.items() if case.steps == MANY and "check_share" in answer
+    ]
+    return {
+        "complete_trained": kinds["check_share"],
+        "false_alarms": kinds["alarm"],
+        "complete_failed": kinds["error"],
+        "guard_cost_pct": 100 * fmean(shares) if shares else 0.0,
+    }
+
+
+def trained(case: Complete, folder: Path, seconds: float) -> dict[str, Any]:
+    """{"check_share": share of the time}, {"refused": why} as a study would, {"alarm": words} or {"error": words}."""
+    (traced,) = in_forks([partial(predicted_peak, case.feature, case.plan)], seconds)
+    if not isinstance(traced, dict) or "error" in traced:
+        return {"refused": str(traced)}
+    ranks = [partial(train_rank, case, rank, folder) for rank in range(case.plan.world_size)]
+    answers = in_forks(ranks, seconds)
+    ended = [answer for answer in answers if isinstance(answer, dict) and "lost" not in answer]
+    for kind in ("refused", "alarm", "error", "check_share"):
+        if found := [answer for answer in ended if kind in answer]:
+            return found[0]
+    return {"error": str(answers)}
+
+
+def train_rank(case: Complete, rank: int, folder: Path) -> dict[str, Any]:
+    """How one rank fared, as ``trained`` says; {"lost": …} if another one has ended."""
+    torch.set_num_threads(1)
+    feature, reports = case.feature, Reports()
+    job = TrainingJob(
+        candidate=Candidate(feature.workload, None, dict(feature.params)),
+        code_dir=feature.folder,
+        plan=case.plan,
+        seed=1,
+        steps=case.steps,
+        report_every=max(1, case.steps // 4),
+        budget_bytes=None,
+        checkpoint_root=folder / "checkpoints",
+        trial_id=TRIAL,
+        resume=None,
+        metrics=["train_loss"],
+    )
+    try:
+        store = FileStore(str(folder / "store"), case.plan.world_size) if case.plan.world_size > 1 else None
+        train(job, rank, case.plan.world_size, store, reports)
+    except DependsOnDivision as error:
+        return {"alarm": str(error)}
+    except WorkloadError as error:
+        return {"refused": str(error)}
+    except BaseException as error:
+        return {"lost": str(error)} if lost_its_peers(error) else {"error": explain(error, feature.folder)}
+    return {"check_share": reports.check_share}

@@ -1,0 +1,22 @@
+"""Complete workloads train under plans that divide a batch, and every alarm of theirs is a false one."""
+
+from __future__ import annotations
+
+from benchmarks.curves.complete import MANY, complete, figures
+
+
+def test_features_examples_and_the_live_study_divide_a_batch() -> None:
+    cases = list(complete())
+    assert all(case.plan.layout.divides_batch for case in cases)
+    names = {case.feature.name for case in cases}
+    assert {"weights of classes", "DLRM", "convnext.yaml", "ports/gan/study.yaml", "live study, trial 0"} <= names
+
+
+def test_only_trainings_of_many_steps_count_for_the_cost_and_every_alarm_is_false() -> None:
+    cases = list(complete())
+    few, many = (next(case for case in cases if (case.steps == MANY) is is_long) for is_long in (False, True))
+    other = next(case for case in cases if case is not few and case is not many)
+    answers = {few: {"check_share": 0.5}, many: {"check_share": 0.01}, other: {"alarm": "the loss changes"}}
+    assert figures(answers) == {
+        "complete_trained": 2, "false_alarms": 1, "complete_failed": 0, "guard_cost_pct": 1.0,
+    }  # fmt: skip
