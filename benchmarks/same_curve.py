@@ -366,8 +366,7 @@ def _warm_up() -> None:
     from workloads.training.warm_up import prepare_process
 
     prepare_process()
-    runtime.warm_up = lambda *_: None  # of each gang, for its memory: the curve is the same without it
-
+    vars(runtime)["warm_up"] = lambda *_: None  # of each gang, for its memory: the curve is the same without it
     warm_up_tracing()
 
 

@@ -86,9 +86,12 @@ class Sizing:
         return self.num
 
     def end(self, trial: int) -> Sized | Unsized:
-        result: Sized | Unsized = until(lambda: self.sizer.results().get(trial), f"a result for {trial}")
+        def result() -> Sized | Unsized | None:
+            return self.sizer.results().get(trial)
+
+        ended = until(result, f"a result for {trial}")
         self.sizer.forget([trial])
-        return result
+        return ended
 
     def size(self, params: dict[str, Any], **options: Any) -> Sized | Unsized:
         return self.end(self.begin(params, **options))

@@ -102,8 +102,8 @@ def trained(case: Complete, folder: Path, seconds: float) -> dict[str, Any]:
     answers = in_forks(ranks, seconds)
     ended = [answer for answer in answers if isinstance(answer, dict) and "lost" not in answer]
     for kind in ("refused", "alarm", "error", "check_share"):
-        if found := [answer for answer in ended if kind in answer]:
-            return found[0]
+        if of_kind := [answer for answer in ended if kind in answer]:
+            return of_kind[0]
     return {"error": str(answers)}
 
 

@@ -22,11 +22,12 @@ from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Figure, Link
 from estimators.model import MIB
 from estimators.profile import ModelProfile
-from placement.model import Cluster, Device, Shape, pareto
+from placement.model import Cluster, Device, Shape
 from placement.option import NoPlan, Option
 from placement.planning.answers import Untraced
 from placement.planning.planner import PlanChoice
 from placement.planning.question import Question
+from tests.shapes import pareto
 
 TABLE = Path(__file__).with_name("costs.json")
 STATIC = 8

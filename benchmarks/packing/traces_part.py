@@ -13,9 +13,10 @@ from benchmarks.packing.costs import cluster, kind, table
 from benchmarks.packing.generated import PHILLY, TraceJob, at_load, generate
 from benchmarks.running.results import Finding
 from estimators.devices.communication import Group, collective_seconds
-from placement.model import Shape, pareto
+from placement.model import Shape
 from placement.packing.policies import policy_named
 from placement.simulation.schedule import Job, Schedule, ScheduleOptions, schedule
+from tests.shapes import pareto
 from workloads.gain import gain_of_batch
 
 NUM_JOBS = 400

@@ -93,7 +93,7 @@ def test_last_event_id_is_stronger_than_the_address_for_it_is_of_a_reconnect(ser
     url, store = service
     for _ in range(4):
         create(store)
-    assert [event["id"] for event in follow(url, 1, "?after=0", **{"Last-Event-ID": "3"})] == [4]
+    assert [event["id"] for event in follow(url, 1, "?after=0", lambda: None, **{"Last-Event-ID": "3"})] == [4]
 
 
 def test_without_a_position_only_new_events_are_sent(service: tuple[str, Store]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.curves.complete import MANY, complete, figures
+from typing import Any
+
+from benchmarks.curves.complete import MANY, Complete, complete, figures
 
 
 def test_features_examples_and_the_live_study_divide_a_batch() -> None:
@@ -16,7 +18,11 @@ def test_only_trainings_of_many_steps_count_for_the_cost_and_every_alarm_is_fals
     cases = list(complete())
     few, many = (next(case for case in cases if (case.steps == MANY) is is_long) for is_long in (False, True))
     other = next(case for case in cases if case is not few and case is not many)
-    answers = {few: {"check_share": 0.5}, many: {"check_share": 0.01}, other: {"alarm": "the loss changes"}}
+    answers: dict[Complete, dict[str, Any]] = {
+        few: {"check_share": 0.5},
+        many: {"check_share": 0.01},
+        other: {"alarm": "the loss changes"},
+    }
     assert figures(answers) == {
         "complete_trained": 2, "false_alarms": 1, "complete_failed": 0, "guard_cost_pct": 1.0,
     }  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.autograd import _get_sequence_nr
+from torch._C._autograd import _get_sequence_nr
 
 from estimators.learning import AttemptPhase
 from workloads.protocol import Batch, defines
