@@ -86,12 +86,10 @@ class Sizing:
         return self.num
 
     def end(self, trial: int) -> Sized | Unsized:
-        def result() -> Sized | Unsized | None:
-            return self.sizer.results().get(trial)
-
-        ended = until(result, f"a result for {trial}")
+        result = until(lambda: self.sizer.results().get(trial), f"a result for {trial}")
+        assert isinstance(result, Sized | Unsized)
         self.sizer.forget([trial])
-        return ended
+        return result
 
     def size(self, params: dict[str, Any], **options: Any) -> Sized | Unsized:
         return self.end(self.begin(params, **options))
