@@ -100,7 +100,7 @@ class Loop:
             losses.append(loss)
             before, step, done = done, step + 1, self._end_step(done, sum(losses) / len(losses))
             if is_due or (self._is_guarded and done >= job.last_step):
-                self._check(step - 1, is_due)
+                self._check(step - 1)
             if self._report_all(before, done):
                 losses.clear()
             if stop and done < job.last_step:
@@ -132,11 +132,11 @@ class Loop:
         path = path_of(self._num_nodes, self._rank.workload)
         return self._is_guarded and self._pace.is_due(path, time.monotonic())
 
-    def _check(self, step: int, is_due: bool) -> None:
-        """Check that the curve does not depend on how a batch is divided; the last check may not be due."""
+    def _check(self, step: int) -> None:
+        """Check that the curve does not depend on how a batch is divided."""
         began = time.monotonic()
         with self._rank.budget.uncounted():  # what libraries keep for other sizes is not the candidate's memory
-            self._division.check(step, is_due=is_due)
+            self._division.check(step)
             expect_agreement(self._rank.model, self._rank.mesh, f"after {step + 1} steps")
         self._pace.end_check(time.monotonic() - began)
 

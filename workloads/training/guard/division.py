@@ -84,7 +84,6 @@ class DivisionGuard:
         self.gives_up = _why_not(rank)
         """Why losses and gradients are not compared; empty if they are."""
         self._gives_up_metrics = _why_not_metrics(rank)
-        self._has_compared_metrics = False
         self._read_between = _names_read(rank.workload)
 
     @property
@@ -96,11 +95,8 @@ class DivisionGuard:
         """Whether nothing can be compared."""
         return bool(self.gives_up and self._gives_up_metrics)
 
-    def check(self, step: int, *, is_due: bool = True) -> None:
-        """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank.
-
-        A check that is not due, but the last one, leaves out metrics if earlier ones and gradients were compared.
-        """
+    def check(self, step: int) -> None:
+        """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank."""
         rank = self._rank
         if not self.gives_up:
             order = drawn(rank.job.plan.batch, rank.job.seed, step)
@@ -114,8 +110,6 @@ class DivisionGuard:
                     raise DependsOnDivision(f"{difference[0]} in step {step + 1}{in_phase} when {difference[1]}")
             begin_phase(rank.model, "")
             updates.losses.clear()
-        if not is_due and self._has_compared_metrics and not self.gives_up:
-            return
         if not self._gives_up_metrics and (difference := self._difference_of_metrics(step)):
             raise DependsOnDivision(f"{difference[0]} after step {step + 1} when {difference[1]}")
 
@@ -170,7 +164,7 @@ class DivisionGuard:
         if rank.any(planned.draws):
             self._gives_up_metrics = "metrics draw random numbers"
             return None
-        words, self._has_compared_metrics = self._different(planned, other), True
+        words = self._different(planned, other)
         return (words, dealing.words) if words else None
 
     def _different(self, planned: _Passes, other: _Passes) -> str:
