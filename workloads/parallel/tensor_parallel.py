@@ -6,7 +6,7 @@ equal gradients. torch's DTensor does the work and the communication.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.optim import Optimizer
 
+from workloads.parallel.optimizers.shared_options import SharedOptions
 from workloads.parallel.tp_plan.notation import NamedSplit, split_outside
 from workloads.parallel.tp_plan.styles import SummedGradients, divide_others
 from workloads.protocol import Split
@@ -206,7 +207,8 @@ class _JoinedRows(RowwiseParallel):
 def grouped_by_mesh(optimizer: Optimizer) -> Optimizer:
     """Divide the groups of ``optimizer`` so that all parameters of a group are on the same mesh, or all on none.
 
-    torch's fused and foreach updates cannot mix plain tensors with DTensors, or DTensors of several meshes.
+    torch's fused and foreach updates cannot mix plain tensors with DTensors, or DTensors of several meshes. Both parts
+    of a group keep the same options, whichever of them is changed.
     """
     for number, group in enumerate(list(optimizer.param_groups)):
         kinds: dict[Any, list[nn.Parameter]] = {}
@@ -214,6 +216,14 @@ def grouped_by_mesh(optimizer: Optimizer) -> Optimizer:
             kinds.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
         group["params"], *others = kinds.values()
         optimizer.param_groups += [{**group, "params": params, "part_of": number} for params in others]
+
+    def parts() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        groups = optimizer.param_groups
+        return ((groups[group["part_of"]], group) for group in groups if "part_of" in group)
+
+    options = SharedOptions(parts)
+    if any(True for _ in parts()):
+        optimizer.register_step_pre_hook(lambda *_: options.share())
     return optimizer
 
 

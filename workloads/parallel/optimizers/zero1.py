@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from workloads.parallel.exchanging.gloo import released
+from workloads.parallel.optimizers.shared_options import SharedOptions
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # fairscale imports parts of torch that are deprecated
@@ -26,7 +27,8 @@ with warnings.catch_warnings():
 class ZeroOptimizer(OSS):  # type: ignore[misc]
     """Updates like ``optimizer``, with the mean of the replicas' gradients; ``state`` covers only this rank's part.
 
-    ``optimizer`` must be new; it keeps only this rank's part of the parameters and of the states.
+    ``optimizer`` must be new; it keeps only this rank's part of the parameters and of the states. What a schedule that
+    holds it changes in its groups counts as well.
     """
 
     def __init__(self, optimizer: Optimizer, group: dist.ProcessGroup) -> None:
@@ -34,6 +36,7 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
             optimizer.param_groups = groups
             return optimizer
 
+        self._owners: dict[Tensor, int] = {}  # rank that updates each parameter
         groups = [dict(param_group) for param_group in optimizer.param_groups]
         super().__init__(groups, optim=part, group=group, **optimizer.defaults)
         self.state = self.optim.state
@@ -41,6 +44,7 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
         for parameter in self.state.keys() - self.own_parameters:
             del self.state[parameter]
         self._trainable = self._requires_grad()
+        self.options = SharedOptions(lambda: zip(self.param_groups, self.optim.param_groups, strict=True))
         self._before = list(optimizer._optimizer_step_pre_hooks.values())
         self._after = list(optimizer._optimizer_step_post_hooks.values())
         optimizer._optimizer_step_pre_hooks.clear()
@@ -55,15 +59,20 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
         """The parameter groups of each rank.
 
         Parameters are dealt out from the largest to the smallest, each to the rank that has the least so far. This is
-        more even than to deal them out in the model's order. Rank 0 gets the largest part.
+        more even than to deal them out in the model's order. Rank 0 gets the largest part. Those of a group that is
+        added later are dealt out likewise, and the others stay where their states are.
         """
         if not self._partition_parameters:
             every = [parameter for group in self.param_groups for parameter in group["params"]]
             parts: list[list[Tensor]] = [[] for _ in range(self.world_size)]
-            for parameter in sorted(every, key=Tensor.numel, reverse=True):
+            for parameter, rank in self._owners.items():
+                parts[rank].append(parameter)
+            added = [parameter for parameter in every if parameter not in self._owners]
+            for parameter in sorted(added, key=Tensor.numel, reverse=True):
                 min(parts, key=_size).append(parameter)
-            parts.sort(key=_size, reverse=True)
-            owner = {parameter: rank for rank, part in enumerate(parts) for parameter in part}
+            if not self._owners:
+                parts.sort(key=_size, reverse=True)
+            self._owners = owner = {parameter: rank for rank, part in enumerate(parts) for parameter in part}
             for rank in range(self.world_size):
                 self._partition_parameters.append([])
                 for group in self.param_groups:
@@ -95,6 +104,7 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
             gradient.div_(self.world_size)
         for hook in self._before:
             hook(self, (), {})
+        self.options.share()
         super().step(**kwargs)
         for hook in self._after:
             hook(self, (), {})

@@ -258,6 +258,8 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with
     for number, group in enumerate(optimizer.param_groups if with_options else ()):
         for key, value in scalars["groups"][group.get("part_of", number)].items():
             group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+    if isinstance(optimizer, ZeroOptimizer):
+        optimizer.options.give()
     updates_of(model).load(scalars.get("updates", {}), with_options=with_options)
     return _read_kept(folder)
 

@@ -48,6 +48,14 @@ def test_groups_keep_what_they_say_and_the_schedule_reaches_the_update() -> None
     assert [group["weight_decay"] for group in zero.optim.param_groups] == [0.0, 0.01]
 
 
+def test_parameters_of_a_group_that_is_added_later_are_dealt_out_and_the_others_stay() -> None:
+    zero = optimizer([1, 4, 3, 7, 6, 2], 2)
+    with fake_mesh(Layout(dp_replicate=2, zero1=True)):
+        zero.add_param_group({"params": [nn.Parameter(torch.ones(size)) for size in (5, 9)]})
+    assert sizes_of(zero) == [[[], [3, 7, 2], [5]], [[1, 4], [6], [9]]]
+    assert [len(parameter) for group in zero.optim.param_groups for parameter in group["params"]] == [3, 7, 2, 5]
+
+
 def test_more_ranks_than_parameters_leave_some_without_states() -> None:
     assert [sum(map(len, part)) for part in sizes_of(optimizer([5, 3, 4], 5))] == [1, 1, 1, 0, 0]
 

@@ -64,6 +64,39 @@ def test_updates_continue_under_another_plan(ranks: Any, tmp_path: Path, feature
     assert error <= TOLERANCES.get(feature, TOLERANCE)
 
 
+HELD = """
+import torch
+from workloads.models.stdlib_gpt import StdlibGpt
+
+class Held(StdlibGpt):
+    def optimizer(self, model):
+        first, *others = model.parameters()
+        self.first = first.requires_grad_(False)
+        optimizer = torch.optim.SGD(others, 0.5, momentum=0.9)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+        return optimizer
+
+    def scheduler(self, optimizer, steps):
+        return None
+
+    def on_step(self, step, steps, optimizer):
+        if step:
+            self.schedule.step()
+        if step == 2:
+            optimizer.param_groups[0]["momentum"] = 0.5
+"""
+
+
+@pytest.mark.parametrize("plan", [ZERO1, Plan(8, dp_replicate=2), Plan(16, tp=2), SHARDED, BOTH], ids=str)
+def test_a_schedule_that_the_workload_holds_reaches_all_parameters(ranks: Any, tmp_path: Path, plan: Plan) -> None:
+    (tmp_path / "held.py").write_text(HELD)
+    params = {"batch": 16, "depth": 2, "width": 32, "context": 16}
+    options = {"workload": "held.py:Held", "code_dir": str(tmp_path), "params": params, "steps": 4, "report_every": 4}
+    ((_, expected),) = ranks.curve(ONE, **options)
+    ((_, values),) = ranks.curve(plan, **options)
+    assert values["train_loss"] == pytest.approx(expected["train_loss"], abs=TOLERANCE)
+
+
 COMPLEX: list[tuple[dict[str, Any], Plan]] = [
     ({"precision": "fp16", "clip_norm": 0.3}, Plan(8, dp_replicate=2)),
     ({"swa_start": 1, "clip_norm": 0.3}, Plan(16, tp=2)),
