@@ -24,7 +24,7 @@ from workloads.training.attempt.timing import Timing
 from workloads.training.data.feed import Repeated
 from workloads.training.digests import expect_agreement
 from workloads.training.guard.division import DivisionGuard
-from workloads.training.guard.pace import Pace, path_of
+from workloads.training.guard.pace import Pace, path_of, with_users_modules
 from workloads.training.guard.resuming import ResumeGuard
 from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import reportable
@@ -63,6 +63,7 @@ class Loop:
         self._saving, self._timing, self._needs = Saving(rank, self._resuming), Timing(rank), Needs(rank)
         self._phase_losses: dict[str, list[float]] = {}  # since the last report
         self._mean_loss = math.nan  # of the steps since the last report but one
+        self._watched = with_users_modules(rank.workload, rank.model)
         self._num_nodes = 0  # operations of the last step that autograd has recorded
 
     def train(self) -> Literal["done", "stopped"]:
@@ -129,8 +130,9 @@ class Loop:
 
     def _is_check_due(self) -> bool:
         """Whether this rank asks for a check that the curve does not depend on how a batch is divided."""
-        path = path_of(self._num_nodes, self._rank.workload)
-        return self._is_guarded and self._pace.is_due(path, time.monotonic())
+        if not self._is_guarded:
+            return False
+        return self._pace.is_due(path_of(self._num_nodes, self._watched), time.monotonic())
 
     def _check(self, step: int) -> None:
         """Check that the curve does not depend on how a batch is divided."""

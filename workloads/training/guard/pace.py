@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 MOST_SHARE = 0.01
 """Largest share of the time of an attempt; the first checks, those of new paths and the last one may take more."""
@@ -21,16 +21,32 @@ class Path:
     """A sign of what the code of a step did: another one where a term, a part of the model or a schedule began.
 
     ``nodes`` counts the operations that autograd has recorded, and ``switched_on`` has the attributes of the workload
-    that are numbers other than 0, also a few in a tensor, such as weights of classes; and whether these are all equal.
+    and of modules that are numbers other than 0, also a few in a tensor, such as weights of classes; and whether these
+    are all equal.
     """
 
     nodes: int
-    switched_on: frozenset[str]
+    switched_on: frozenset[tuple[int, str]]
 
 
-def path_of(nodes: int, workload: object) -> Path:
-    """The path of a step that has just ended."""
-    return Path(nodes, frozenset(sign for name, value in vars(workload).items() for sign in _signs(name, value)))
+def path_of(nodes: int, owners: Sequence[object]) -> Path:
+    """The path of a step that has just ended; ``owners`` have the attributes."""
+    signs = (
+        (number, sign)
+        for number, owner in enumerate(owners)
+        for name, value in vars(owner).items()
+        for sign in _signs(name, value)
+    )
+    return Path(nodes, frozenset(signs))
+
+
+def with_users_modules(workload: object, model: nn.Module) -> list[object]:
+    """The workload, and the modules whose classes are not torch's alone: code that may read their attributes."""
+    return [workload, *(module for module in model.modules() if any(map(_is_users, type(module).__mro__)))]
+
+
+def _is_users(class_: type) -> bool:
+    return class_.__module__.partition(".")[0] not in ("torch", "builtins", "workloads", "transformers")
 
 
 def _signs(name: str, value: object) -> Iterator[str]:

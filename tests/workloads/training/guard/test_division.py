@@ -124,6 +124,21 @@ class Lazily(Periodic):
         return loss + out.var(0).sum() if self.step % 3 == 2 else loss
 
 
+class Mixing(nn.Sequential):
+    '''Takes the mean of the batch away, where an attribute of the module says so.'''
+    share = 0.0
+    def forward(self, x):
+        x = super().forward(x)
+        return x - self.share * x.mean(0)
+
+
+class MixesOnce(Base):
+    def build_model(self):
+        self.net = Mixing(nn.Linear(6, 4))
+        return self.net
+    def on_step(self, step, steps, optimizer): self.net.share = float(step == 2)
+
+
 class Counted(Weighted):
     '''A sum, and what it is divided by.'''
     def loss(self, model, batch):
@@ -282,7 +297,7 @@ def test_a_loss_that_depends_on_the_division_ends_after_the_second_step(
     assert ranks.curve(Plan(32), workload=f"cases.py:{name}", **cases), "one rank trains it"
 
 
-@pytest.mark.parametrize("name", ["Periodic", "Lazily"])
+@pytest.mark.parametrize("name", ["Periodic", "Lazily", "MixesOnce"])
 def test_a_step_that_does_something_else_is_checked_at_once(ranks: Any, cases: dict[str, Any], name: str) -> None:
     assert "in step 3 when" in refusal(ranks, DIVIDED[0], name, cases, steps=5), "as no other step would show it"
 

@@ -17,7 +17,7 @@ def checks(num_steps: int, workload: SimpleNamespace, seconds: float = 1.5) -> l
         workload.step = step - 1
         workload.share = 0.5 if step in workload.of_steps else 0.0
         nodes = 20 if step in workload.longer else 10
-        if pace.is_due(path_of(nodes, workload), now):
+        if pace.is_due(path_of(nodes, [workload]), now):
             checked.append(step)
             now += seconds
             pace.end_check(seconds)
@@ -38,7 +38,7 @@ def test_a_step_on_another_path_is_checked_at_once() -> None:
 def test_code_that_differs_from_step_to_step_is_not_checked_each_time() -> None:
     pace, checked = Pace(0.0), 0
     for nodes in range(100):
-        if pace.is_due(path_of(nodes, SimpleNamespace()), 0.0):
+        if pace.is_due(path_of(nodes, [SimpleNamespace()]), 0.0):
             checked += 1
             pace.end_check(1.0)
     assert checked == MOST_PATHS - 1
@@ -46,12 +46,12 @@ def test_code_that_differs_from_step_to_step_is_not_checked_each_time() -> None:
 
 def test_an_attempt_that_resumes_is_checked_in_its_first_step() -> None:
     pace = Pace(0.0, resumes=True)
-    assert [pace.is_due(path_of(nodes, SimpleNamespace()), 0.0) for nodes in (10, 10, 20)] == [True, True, True]
+    assert [pace.is_due(path_of(nodes, [SimpleNamespace()]), 0.0) for nodes in (10, 10, 20)] == [True, True, True]
     pace.end_check(1.0)
-    assert not pace.is_due(path_of(10, SimpleNamespace()), 0.0)
+    assert not pace.is_due(path_of(10, [SimpleNamespace()]), 0.0)
 
 
 def test_weights_in_a_tensor_are_another_path_once_they_are_not_all_equal() -> None:
     tensors = [torch.zeros(4), torch.ones(4), 2 * torch.ones(4), torch.arange(4.0), torch.arange(4.0) + 1]
-    paths = [path_of(10, SimpleNamespace(weights=weights)) for weights in tensors]
+    paths = [path_of(10, [SimpleNamespace(weights=weights)]) for weights in tensors]
     assert [paths.index(path) for path in paths] == [0, 1, 1, 3, 3]
