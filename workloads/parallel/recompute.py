@@ -5,6 +5,7 @@ It wraps one block; the plan decides which blocks are recomputed.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -71,7 +72,21 @@ def recomputed(block: nn.Module, state: ForwardState, *, selective: bool) -> Cal
 
         return checkpoint(compute, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
-    return call
+    return _Recomputed(call, forward)
+
+
+class _Recomputed:
+    """Takes the place of a block's ``forward``. A copy of the block, such as a teacher of the user's, has its own."""
+
+    def __init__(self, call: Callable[..., Any], forward: Callable[..., Any]) -> None:
+        self._call, self._forward = call, forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+        copied: Callable[..., Any] = copy.deepcopy(self._forward, memo)  # of a method: that of the copied block
+        return copied
 
 
 def _selective_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

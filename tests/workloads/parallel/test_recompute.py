@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -53,3 +55,15 @@ def test_attention_that_drops_is_recomputed_so_that_what_follows_draws_the_same_
     attention = torch.ops.aten._scaled_dot_product_flash_attention.default
     assert _policy(None, attention, None, None, None, dropout).name == policy
     assert _policy(None, attention, None, None, None, dropout_p=dropout).name == policy
+
+
+def test_a_copy_of_a_block_computes_with_its_own_weights() -> None:
+    """A teacher that the user's code copies would otherwise call its student."""
+    block: nn.Module = nn.Linear(4, 4)
+    block.forward = recomputed(block, forward_state(block), selective=False)  # type: ignore[method-assign]
+    teacher, x = copy.deepcopy(block), torch.ones(1, 4)
+    expected = block(x)
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(teacher(x), expected) and not torch.equal(block(x), expected)

@@ -130,6 +130,8 @@ class DivisionGuard:
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
             ways = (dealing.planned, dealing.other)
             words = self._different(*(self._passes(loss, step, way, dealing.weight, repeats=2) for way in ways))
+        if not words and self._rank.job.plan.pp > 1:  # in either way, its micro-batches have the same size
+            return self._different_half(loss, step, dealing, planned)
         return (words, dealing.words) if words else None
 
     def _difference_of_pair(self, loss: Loss, step: int, dealing: Dealing, planned: _Passes) -> tuple[str, str] | None:
@@ -139,6 +141,16 @@ class DivisionGuard:
         together need no more memory than was planned if no gradients are kept.
         """
 
+        if words := self._different_half(loss, step, dealing, planned):
+            return words
+        if not dealing.joins:
+            return None
+        words = self._different(*(self._forward(loss, step, way) for way in (dealing.planned, dealing.other)))
+        return (words, dealing.words) if words else None
+
+    def _different_half(self, loss: Loss, step: int, dealing: Dealing, planned: _Passes) -> tuple[str, str] | None:
+        """Words for gradients that are not twice those of half the loss, and for the cause; None if they are."""
+
         def halved(model: nn.Module, batch: Batch) -> Any:
             returned = loss(model, batch)
             return (returned[0] / 2, returned[1]) if isinstance(returned, tuple) else returned / 2
@@ -147,10 +159,7 @@ class DivisionGuard:
         assert planned.gradients is not None and other.gradients is not None
         if words := self._rank.first(self._different_gradient(planned.gradients, 2 * other.gradients)):
             return words, "its loss counts half as much, as it does beside another sample"
-        if not dealing.joins:
-            return None
-        words = self._different(*(self._forward(loss, step, way) for way in (dealing.planned, dealing.other)))
-        return (words, dealing.words) if words else None
+        return None
 
     def _difference_of_metrics(self, step: int) -> tuple[str, str] | None:
         rank = self._rank
