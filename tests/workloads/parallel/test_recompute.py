@@ -60,7 +60,7 @@ def test_attention_that_drops_is_recomputed_so_that_what_follows_draws_the_same_
 def test_a_copy_of_a_block_computes_with_its_own_weights() -> None:
     """A teacher that the user's code copies would otherwise call its student."""
     block: nn.Module = nn.Linear(4, 4)
-    block.forward = recomputed(block, forward_state(block), selective=False)  # type: ignore[method-assign]
+    block.forward = recomputed(block, forward_state(block), selective=False)
     teacher, x = copy.deepcopy(block), torch.ones(1, 4)
     expected = block(x)
     with torch.no_grad():

@@ -166,7 +166,7 @@ def encoded(value: Any) -> Any:
     """The value as numbers, text, tensors, lists and dictionaries. Raises ``NotPlain``."""
     if value is None or type(value) in (bool, int, float, complex, str, bytes):
         return value
-    is_plain = type(value) is Tensor and value.layout is torch.strided and not value.requires_grad
+    is_plain = type(value) is Tensor and value.layout is torch.strided and not (value.requires_grad or value.is_meta)
     if is_plain and value.nbytes <= MOST_BYTES:
         return value.detach().cpu().clone()
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc" and value.nbytes <= MOST_BYTES:
@@ -229,7 +229,9 @@ def _loaded(value: Any, present: Any) -> Any:
 
 def _has_state(value: Any) -> bool:
     """Whether an object says itself what its state is; optimizers and parts of the model are in checkpoints anyway."""
-    if isinstance(value, type | torch.optim.Optimizer) or (isinstance(value, nn.Module) and value in _IN_MODELS):
+    if isinstance(value, type | torch.optim.Optimizer):
+        return False
+    if isinstance(value, nn.Module) and (value in _IN_MODELS or any(part.is_meta for part in value.parameters())):
         return False
     return all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
 

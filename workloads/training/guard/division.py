@@ -141,8 +141,8 @@ class DivisionGuard:
         together need no more memory than was planned if no gradients are kept.
         """
 
-        if words := self._different_half(loss, step, dealing, planned):
-            return words
+        if difference := self._different_half(loss, step, dealing, planned):
+            return difference
         if not dealing.joins:
             return None
         words = self._different(*(self._forward(loss, step, way) for way in (dealing.planned, dealing.other)))
