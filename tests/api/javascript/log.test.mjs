@@ -3,8 +3,9 @@ import { test } from "node:test";
 import { logPanel } from "../../../api/static/trial/log.js";
 import { LogTail } from "../../../api/static/trial/log_tail.js";
 
+const nothing = () => {};
+
 test("two requests for the log that overlap show each line once", async (context) => {
-  const nothing = () => {};
   const made = () => Object.assign(new EventTarget(), { setAttribute: nothing, append: nothing });
   globalThis.document = { createElement: made };
   const items = [1, 2].map((id) => ({ id, text: `line ${id}` }));
