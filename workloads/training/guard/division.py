@@ -130,8 +130,6 @@ class DivisionGuard:
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
             ways = (dealing.planned, dealing.other)
             words = self._different(*(self._passes(loss, step, way, dealing.weight, repeats=2) for way in ways))
-        if not words and self._rank.job.plan.pp > 1:  # in either way, its micro-batches have the same size
-            return self._different_half(loss, step, dealing, planned)
         return (words, dealing.words) if words else None
 
     def _difference_of_pair(self, loss: Loss, step: int, dealing: Dealing, planned: _Passes) -> tuple[str, str] | None:
