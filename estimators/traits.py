@@ -81,7 +81,7 @@ class Traits:
     has_several_optimizers: str = _row(
         (ZERO1, "and ZeRO-1 divides the updates of one"), (ADASUM, "and Adasum combines the updates of one")
     )
-    has_own_optimizer: str = _row((ZERO1, "of which ZeRO-1 gives each rank a part"))
+    has_own_optimizer: str = _row((ZERO1, "and ZeRO-1 gives each rank only a part of its states"))
     updates_whole_parameters: str = _row((PARTS_OF_PARAMETERS, "of which a rank has only a part"))
     has_sparse_gradients: str = _row(
         (SUMS_OF_GRADIENTS, "and ranks that train on different samples can only add up dense ones")

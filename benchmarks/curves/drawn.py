@@ -38,7 +38,7 @@ HEADING = "## Programs drawn from a grammar\n"
 _COMMAND = "python -m benchmarks.same_curve --drawn N --seed FIRST --results FILE --write PAGE"
 _ABOUT = """\
 Programs of users are drawn from a grammar (`benchmarks/curves/parts.py`): losses, hooks, state, schedules and
-optimizers, of which many depend on how a batch is divided, or keep what a checkpoint must have. Each is trained for
+optimizers. Many depend on how a batch is divided, or keep what a checkpoint must have. Each is trained for
 eight steps under a drawn plan that divides its batch, unless its trace or the training itself says why it may not be
 divided, and is paused or killed at a drawn step. *Wrong*: a loss or metric differs by more than 1e-4 from that of one
 rank that nobody interrupts. `drawn_divided_pct`: of the programs that train rightly divided, those that were trained
@@ -105,7 +105,7 @@ def _outcome(idiom: Idiom, draws: random.Random) -> Outcome:
         return Outcome("refused" if "refused" in reference else "failed", f"one rank: {reference}")
 
     def of_plans(plans: Sequence[Plan], how: str) -> Outcome | None:
-        """That of the first plan that its traces do not refuse, as a study chooses; None: they refuse all."""
+        """The outcome of the first plan that its traces accept, as a study chooses; None if they refuse all."""
         for number, plan in enumerate(plans):
             folder = idiom.folder / f"{len(how)}-{number}"
             ranks, resumed = _trained(idiom, plan, folder, first, rest)

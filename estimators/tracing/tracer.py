@@ -233,7 +233,7 @@ def _logs(passes: Mapping[int, Passes]) -> tuple[dict[int, EventLog], dict[int, 
 
 def _sizes(batch: int) -> list[int]:
     """Micro-batches of 2 and more to trace where peaks lie on no lines: those that plans divide the batch into, and
-    powers of two, the largest of which that fits is shown."""
+    powers of two, as pages show the largest one that fits."""
     powers = {1 << power for power in range(1, batch.bit_length())}
     return sorted(powers | {size for size in range(2, batch + 1) if batch % size == 0} | {max(batch, 2)})
 
