@@ -164,5 +164,6 @@ def test_each_replica_steps_from_the_same_weights_with_its_own_optimizer(ranks: 
 
 def test_a_plan_that_combines_otherwise_than_the_candidate_asks_is_refused(ranks: Any) -> None:
     answers = ranks.train(Plan(8, dp_shard=2), **ADASUM)
-    assert answers[0]["error"] == "WorkloadError" and "dp_replicate=2 and adasum=true" in answers[0]["message"]
-    assert "does not ask for" in ranks.train(TWO, **USER, params=SIZES)[0]["message"]
+    assert answers[0]["error"] == "WorkloadError"
+    assert "asks for Adasum over 2 whole replicas (reduce: adasum), and the plan is fsdp2" in answers[0]["message"]
+    assert "asks for reduce: mean, and the plan is" in ranks.train(TWO, **USER, params=SIZES)[0]["message"]
