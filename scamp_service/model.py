@@ -54,13 +54,29 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the plans that a trial may start with, and its cost. ``step_seconds`` are those of ``Sized``."""
+    """A plan and its cost: the one of an attempt, or one that a trial may start with."""
 
     plan: Plan
     prediction: Prediction
-    step_seconds: float | None
+    """For the rank with the highest peak."""
+    step_seconds: float | None = None
+    """Predicted for an optimizer step of the gang alone on its host, times ``step_factor``; None: the speed of the
+    devices is not known."""
     step_factor: float = 1.0
-    communication_share: float | None = None  # of the step (0 to 1); None: not known
+    """Learned from earlier trials of the family; 1: nothing was."""
+    communication_share: float | None = None
+    """Predicted share of a step (0 to 1) in which ranks wait for each other; None: not known."""
+
+    def to_json(self) -> Json:
+        """The fields as a dictionary of JSON values."""
+        parts = {"plan": self.plan.to_json(), "prediction": self.prediction.to_json()}
+        return {name: getattr(self, name) for name in self.__slots__} | parts
+
+    @classmethod
+    def from_json(cls, data: Json) -> Choice:
+        """The choice in its JSON."""
+        parts = {"plan": Plan.from_json(data["plan"]), "prediction": Prediction.from_json(data["prediction"])}
+        return cls(**{**data, **parts})
 
     @property
     def shape(self) -> Shape:
@@ -106,7 +122,7 @@ class RecordedPipeline:
 
 @dataclass(frozen=True)  # without slots, which a cached property cannot have
 class Sized:
-    """The result of sizing a candidate: its plan, the reason, and its prediction.
+    """The result of sizing a candidate: its plan with its cost, and the reason.
 
     The store keeps ``options`` and ``pipeline`` apart (``Store.options``, ``Store.pipeline``), because they are much
     larger than a trial. A trial that was read has neither.
@@ -116,25 +132,16 @@ class Sized:
 
     structure: str
     """Identifies the traced structure."""
-    plan: Plan
-    prediction: Prediction
-    """For the rank with the highest peak."""
+    choice: Choice
     reason: str
     learned_bytes: int = 0
     """To add under the plan's layout, learned from earlier trials of the family."""
     options: tuple[Option, ...] = ()
     """The plans that were compared."""
-    step_seconds: float | None = None
-    """Predicted for an optimizer step of the gang alone on its host, times ``step_factor``; None: the speed of the
-    devices is not known."""
-    step_factor: float = 1.0
-    """Learned from earlier trials of the family; 1: nothing was."""
     pipeline: RecordedPipeline | None = None
     """None: the plan has no pipeline."""
     num_params: int = 0
     """Parameters of the model."""
-    communication_share: float | None = None
-    """Predicted share of a step in which ranks wait for each other."""
     flops_per_sample: float | None = None
     """FLOPs of a training step, forward and backward; None: not known."""
     choices: tuple[Choice, ...] = ()
@@ -144,15 +151,27 @@ class Sized:
 
     def taking(self, choice: Choice) -> Sized:
         """This answer with one of the ``choices`` as the plan."""
-        return replace(
-            self,
-            plan=choice.plan,
-            prediction=choice.prediction,
-            step_seconds=choice.step_seconds,
-            step_factor=choice.step_factor,
-            communication_share=choice.communication_share,
-            pipeline=self.pipeline if choice.plan == self.plan else None,
-        )
+        return replace(self, choice=choice, pipeline=self.pipeline if choice.plan == self.plan else None)
+
+    def to_json(self) -> Json:
+        """The fields as a dictionary of JSON values, without those in ``STORED_APART``."""
+        names = (field.name for field in fields(self) if field.name not in STORED_APART)
+        return {name: getattr(self, name) for name in names} | {"choice": self.choice.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Sized:
+        """The result in its JSON."""
+        return cls(**{**data, "choice": Choice.from_json(data["choice"])})
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was chosen."""
+        return self.choice.plan
+
+    @property
+    def prediction(self) -> Prediction:
+        """The prediction for the plan."""
+        return self.choice.prediction
 
     @property
     def quantities(self) -> Mapping[str, float | None]:
@@ -160,21 +179,20 @@ class Sized:
         return {
             "peak_mib": self.prediction.expected_bytes / MIB,
             "reserved_mib": self.prediction.reserved_mib,
-            "step_seconds": self.step_seconds,
+            "step_seconds": self.choice.step_seconds,
             "ranks": self.plan.world_size,
             "parameters": self.num_params or None,
             "flops": self.flops_per_sample,
         }
 
-    @property
-    def own_choice(self) -> Choice:
-        """The plan as a choice."""
-        return Choice(self.plan, self.prediction, self.step_seconds, self.step_factor, self.communication_share)
-
     @cached_property
     def demand(self) -> Shape:
         """Ranks of the plan, and MiB to reserve for each. The queue asks for it in every cycle."""
         return demand_of(self.plan, self.prediction)
+
+
+STORED_APART = ("options", "pipeline", "choices")
+"""Fields of ``Sized`` that have columns of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +300,7 @@ class Trial:
     @property
     def predicted_step_seconds(self) -> float | None:
         """Predicted seconds of a step under the newest plan; None before it, or where none are predicted."""
-        return self.sized.step_seconds if self.sized else None
+        return self.sized.choice.step_seconds if self.sized else None
 
     @property
     def quantities(self) -> Mapping[str, float | None]:
@@ -340,20 +358,16 @@ class Attempt:
     attempt: int  # its number within the trial, from 1
     token: str  # the fencing token: a report with another one is refused
     state: AttemptState
-    plan: Plan
+    choice: Choice
     devices: tuple[str, ...]
     device_kinds: tuple[str, ...]
-    prediction: Prediction
     placement_reason: str
     created_at: float
-    predicted_step_seconds: float | None = None  # by the plan (see ``Sized``)
-    step_factor: float = 1.0  # by the plan (see ``Sized``)
     measured_bytes: int = 0  # largest peak of tensors of one rank, or a lower bound if the attempt ran out of memory
     measured_step_seconds: float | None = None  # median of ``timed_steps`` steps; None: no step was timed
     timed_steps: int = 0  # optimizer steps, without the first ones, evaluations and checkpoints
     outcome: Outcome | None = None
     detail: str = ""  # explains the outcome
-    predicted_communication_share: float | None = None  # by the plan (see ``Sized``)
     measured_communication_share: float | None = None  # share of a step in which the rank that waits least waits
     phase: str = ""  # of the attempt when it ran out of memory (``learning.AttemptPhase``)
     checkpoint_step: int = -1  # step of the last committed checkpoint; -1: none
@@ -364,6 +378,16 @@ class Attempt:
     def key(self) -> str:
         """Id of the attempt's gang in the executor, the ledger and the API: ``trial/attempt``."""
         return f"{self.trial_id}/{self.attempt}"
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that its gang trains under."""
+        return self.choice.plan
+
+    @property
+    def prediction(self) -> Prediction:
+        """The prediction for the plan."""
+        return self.choice.prediction
 
     @property
     def mib_per_rank(self) -> int:
@@ -384,8 +408,7 @@ class Attempt:
     @property
     def expected_bytes(self) -> int:
         """Predicted peak to compare with the measured one: that of an evaluation if one ran out of memory."""
-        of_evaluation = self.prediction.evaluation_bytes if self.phase == AttemptPhase.EVALUATION else 0
-        return of_evaluation or self.prediction.expected_bytes
+        return expected_bytes(self.prediction, self.phase)
 
     @property
     def least_bytes(self) -> int:
@@ -394,6 +417,12 @@ class Attempt:
         It is the larger of the reservation and of what the rank held plus its failed request.
         """
         return max(self.measured_bytes, self.mib_per_rank * MIB)
+
+
+def expected_bytes(prediction: Prediction, phase: str) -> int:
+    """Predicted peak of tensors, of an evaluation if an attempt ran out of memory in that ``phase``."""
+    of_evaluation = prediction.evaluation_bytes if phase == AttemptPhase.EVALUATION else 0
+    return of_evaluation or prediction.expected_bytes
 
 
 @dataclass(frozen=True, slots=True)

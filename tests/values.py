@@ -7,7 +7,7 @@ from typing import Any
 
 from estimators.model import MIB, Plan, Prediction
 from scamp_service.lifecycle import AttemptState, TrialState
-from scamp_service.model import Attempt, Sized, Trial
+from scamp_service.model import Attempt, Choice, Sized, Trial
 
 
 def prediction(
@@ -28,8 +28,14 @@ def sized(
     reason: str = "fits",
     learned_bytes: int = 0,
 ) -> Sized:
-    predicted = prediction(reserved_mib, predicted_bytes, extra_bytes, bias_bytes)
-    return Sized("s", plan or Plan(8), predicted, reason, learned_bytes)
+    choice = Choice(plan or Plan(8), prediction(reserved_mib, predicted_bytes, extra_bytes, bias_bytes))
+    return Sized("s", choice, reason, learned_bytes)
+
+
+def changed(row: Any, **changes: Any) -> Any:
+    """A ``Sized`` or an ``Attempt`` with other values, some of which may be fields of its choice."""
+    of_choice = {name: changes.pop(name) for name in Choice.__slots__ if name in changes}
+    return replace(row, choice=replace(row.choice, **of_choice), **changes)
 
 
 def new_attempt(
@@ -48,11 +54,10 @@ def new_attempt(
     now: float = 1.0,
 ) -> Attempt:
     """One that is about to begin."""
-    predicted = prediction(reserved_mib, predicted_bytes, extra_bytes, bias_bytes)
+    choice = Choice(plan or Plan(8), prediction(reserved_mib, predicted_bytes, extra_bytes, bias_bytes))
     return Attempt(
-        trial_id, attempt, token, AttemptState.STARTING, plan or Plan(8), devices, device_kinds, predicted,
-        placement_reason, now,
-    )  # fmt: skip
+        trial_id, attempt, token, AttemptState.STARTING, choice, devices, device_kinds, placement_reason, now
+    )
 
 
 def trial(**changes: Any) -> Trial:
@@ -80,4 +85,4 @@ def attempt(**changes: Any) -> Attempt:
     names = ("reserved_mib", "predicted_bytes", "extra_bytes", "bias_bytes")
     numbers = {name: changes.pop(name) for name in names if name in changes}
     row = new_attempt(1, device_kinds=("virtual",), now=0.0, **numbers)
-    return replace(row, **{"state": AttemptState.RUNNING, "started_at": 0.0, **changes})
+    return changed(row, **{"state": AttemptState.RUNNING, "started_at": 0.0, **changes})

@@ -154,9 +154,9 @@ def outline(points: Sequence[MeasuredPoint], most: int) -> list[int]:
     failed = [point for point in points if point.outcome is Outcome.OUT_OF_MEMORY]
     exact = [point for point in points if point.outcome is not Outcome.OUT_OF_MEMORY]
     failed = [failed[i] for i in spread_evenly(len(failed), most // 3)]
-    timed = [point for point in exact if point.predicted_step_seconds and point.measured_step_seconds]
-    memory = _hull(exact, [(point.predicted_bytes, point.measured_bytes) for point in exact], most // 3)
-    seconds = [(point.predicted_step_seconds or 0.0, point.measured_step_seconds or 0.0) for point in timed]
+    timed = [point for point in exact if point.choice.step_seconds and point.measured_step_seconds]
+    memory = _hull(exact, [(point.expected_bytes, point.measured_bytes) for point in exact], most // 3)
+    seconds = [(point.choice.step_seconds or 0.0, point.measured_step_seconds or 0.0) for point in timed]
     return sorted({point.trial_id for point in (*failed, *memory, *_hull(timed, seconds, most // 3))})
 
 

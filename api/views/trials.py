@@ -318,7 +318,7 @@ def _peak(attempt: Attempt) -> PeakView:
         measured_bytes=attempt.least_bytes if failed else attempt.measured_bytes,
         lower_bound=failed,
         reserved_mib=attempt.mib_per_rank,
-        predicted_step_seconds=attempt.predicted_step_seconds,
+        predicted_step_seconds=attempt.choice.step_seconds,
         measured_step_seconds=attempt.measured_step_seconds,
     )
 

@@ -23,7 +23,7 @@ from scamp_service.cluster.sink import SinkClient, ensure_sink
 from scamp_service.cluster.worker.report_queue import Delivery, ReportQueue
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import AttemptState, TrialState
-from scamp_service.model import Attempt, Report
+from scamp_service.model import Attempt, Choice, Report, Sized
 from scamp_service.store.store import Store
 
 NAMESPACE = "benchmark"
@@ -90,11 +90,10 @@ def _running_trials(store: Store, number: int) -> list[int]:
     study = store.create_study({"name": "benchmark"}, now=time.time())
     store.create_trials(study.id, [(n, {}) for n in range(number)], now=time.time())
     trials = [trial.id for trial in store.trials(study.id)]
+    sized = Sized("s", Choice(Plan(1), Prediction(1)), "")
     for trial_id in trials:
-        store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time())
-        attempt = Attempt(
-            trial_id, 1, TOKEN, AttemptState.STARTING, Plan(1), ("d",), (), Prediction(1), "", time.time()
-        )
+        store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, sized=sized, now=time.time())
+        attempt = Attempt(trial_id, 1, TOKEN, AttemptState.STARTING, sized.choice, ("d",), (), "", time.time())
         assert store.begin_attempt(attempt)
     return trials
 

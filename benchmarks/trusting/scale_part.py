@@ -23,14 +23,14 @@ from fastapi.testclient import TestClient
 
 from api.app import create_app
 from benchmarks.trusting.recount import recount
-from estimators.model import MIB, Plan
+from estimators.model import MIB, Plan, Prediction
 from placement.model import Cluster, Device, Gang, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
 from scamp_service.control.controller import Controller, TimeAndTokens
 from scamp_service.control.decide import effects
 from scamp_service.lifecycle import AttemptState, TrialState
-from scamp_service.model import UNCHANGED
+from scamp_service.model import UNCHANGED, Choice, Sized
 from scamp_service.settings import Settings
 from scamp_service.store import schema
 from scamp_service.store.store import Store
@@ -46,6 +46,7 @@ the study, and a cycle with as many live trials after the memory of one device h
 with trials of 100 points; the cluster is simulated. Growth is from the smaller case to the larger one."""
 HEADER = ("tick ms", "propose ms", "study ms", "live tick ms", "case")
 POINTS = 100
+CHOICE = Choice(Plan(4), Prediction(86 * MIB, margin_bytes=4 * MIB))
 NUM_TICKS = 60
 NUM_LIVE_TICKS = 6
 CAPACITY_MIB = 96
@@ -145,8 +146,8 @@ def _trials(study_id: int, num_ended: int, num_live: int) -> Iterator[dict[str, 
     full = Ledger(Cluster((device,)), 4)
     full.place(Gang("running", 1, 90), [device.id])
     waits = pack([Queued("waiting", (Shape(1, 90),))], full).waits
-    columns = {"study_id": study_id, "plan": Plan(4), "family": "f", "created_at": 1.0, "reserved_mib": 90}
-    columns |= {"predicted_bytes": 86 * MIB, "structure": "s"}
+    sized = Sized("s", CHOICE, "fits")
+    columns = {"study_id": study_id, "sized": sized, "family": "f", "created_at": 1.0, "structure": "s"}
     ended = {"state": TrialState.COMPLETED, "attempt": 1, "step": POINTS, "judged_step": 64, "finished_at": 2.0}
     for number in range(num_ended + num_live):
         params = {"mib": 10, "ranks": 1, "lr": source.uniform(1e-3, 1.0)}
@@ -160,10 +161,10 @@ def _trials(study_id: int, num_ended: int, num_live: int) -> Iterator[dict[str, 
 
 def _attempt(trial_id: int) -> dict[str, Any]:
     return {
-        "trial_id": trial_id, "attempt": 1, "token": "t", "state": AttemptState.ENDED, "plan": Plan(4),
-        "devices": ("n0/0",), "device_kinds": ("virtual",), "mib_per_rank": 90, "predicted_bytes": 86 * MIB,
-        "extra_bytes": 0, "bias_bytes": 0, "measured_bytes": 80 * MIB + trial_id, "placement_reason": "",
-        "created_at": float(trial_id), "started_at": float(trial_id), "ended_at": trial_id + 0.5,
+        "trial_id": trial_id, "attempt": 1, "token": "t", "state": AttemptState.ENDED, "choice": CHOICE,
+        "devices": ("n0/0",), "device_kinds": ("virtual",), "measured_bytes": 80 * MIB + trial_id,
+        "placement_reason": "", "created_at": float(trial_id), "started_at": float(trial_id),
+        "ended_at": trial_id + 0.5,
     }  # fmt: skip
 
 

@@ -98,8 +98,8 @@ class Freezer:
         system = {
             "scamp:state": row.state.value,
             "scamp:reason": row.reason,
-            "scamp:plan": str(row.plan or ""),
-            "scamp:reserved_mib": row.reserved_mib,
+            "scamp:plan": str(row.sized.plan) if row.sized else "",
+            "scamp:reserved_mib": row.sized.prediction.reserved_mib if row.sized else 0,
             "scamp:measured_bytes": row.measured_bytes,
         }
         return _frozen(

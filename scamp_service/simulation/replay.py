@@ -281,11 +281,11 @@ class _Replay:
         """Seconds of a step, or of an epoch, of an order alone on its devices."""
         if (measured := self.options.measured.get((order.number, str(order.plan)))) is not None:
             return measured
-        attempt = self.store.attempts(order.trial_id)[order.attempt - 1]
-        if attempt.predicted_step_seconds is None:
+        choice = self.store.attempts(order.trial_id)[order.attempt - 1].choice
+        if choice.step_seconds is None:
             raise InvalidInput("the seconds of a step cannot be predicted on these devices")
         unit_steps = (self.options.epoch_steps or 1) if order.in_epochs else 1
-        base = attempt.predicted_step_seconds / attempt.step_factor
+        base = choice.step_seconds / choice.step_factor
         return base * unit_steps * slow_down_of_slowest(self.named_cluster.cluster, order, self.slow)
 
     def values(self, order: Order, step: int) -> Mapping[str, float]:

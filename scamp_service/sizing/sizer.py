@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from estimators.devices.kind import DeviceKind
 from estimators.learned_seconds import SlowDowns, factor_for, learn_slow_downs, way_kind
 from estimators.memory import Extra
-from estimators.model import Layout
+from estimators.model import Layout, Plan, Prediction
 from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from placement.exact.study_planner import StudyPlanner
@@ -292,17 +292,19 @@ class ProcessSizer:
             case NoPlan(reason=reason):
                 return Unsized(reason, infeasible=True, structure=profile.structure, offer=cluster.offer)
             case ChosenPlan(plan=plan, prediction=prediction, reason=reason) as chosen:
-                learned_bytes = demand.learned_bytes(plan.layout)
-                words = reason + profile.assumed
-                sized = Sized(profile.structure, plan, prediction, words, learned_bytes, chosen.options)
-                sized = replace(
-                    sized,
+                timed = partial(choice_of, profile=profile, kind=kind, slow_downs=slow_downs)
+                choice = timed(plan, prediction)
+                sized = Sized(
+                    structure=profile.structure,
+                    choice=choice,
+                    reason=reason + profile.assumed + learned_in_words(choice, slow_downs),
+                    learned_bytes=demand.learned_bytes(plan.layout),
+                    options=chosen.options,
                     num_params=profile.num_params,
                     flops_per_sample=profile.flops_per_sample,
                     is_uneven=profile.is_uneven,
                 )
-                sized = with_seconds(sized, profile, kind, slow_downs)
-                choices = choices_of(sized, chosen.wider, profile, kind, slow_downs)
+                choices = faster_ones(choice, (timed(option.plan, option.prediction) for option in chosen.wider))
                 grown: list[Option] = []
                 for larger in larger_batches(demand, batch) if kind else ():
                     match choose_learned(partial(ask, larger), demand.own_attempts, demand.learned):
@@ -310,24 +312,18 @@ class ProcessSizer:
                             return Missing([layout])
                         case ChosenPlan(options=options, wider=wider):
                             grown += [option for option in (*options[-1:], *wider) if option.fits]
-                sized = replace(sized, choices=with_larger_batches(sized, choices, grown, profile, kind, slow_downs))
+                larger_choices = [timed(option.plan, option.prediction) for option in grown]
+                sized = replace(sized, choices=with_larger_batches(choice, choices, larger_choices))
                 return replace(sized, pipeline=recorded_pipeline(sized, profile, kind))
 
 
-def choices_of(
-    sized: Sized,
-    wider: Sequence[Option],
-    profile: ModelProfile,
-    kind: DeviceKind | None,
-    slow_downs: SlowDowns,
-) -> tuple[Choice, ...]:
-    """The plan and those wider ones that are faster by their traces; empty if there is none."""
-    choices = [sized.own_choice]
-    for option in wider:
-        other = with_seconds(replace(sized, plan=option.plan, prediction=option.prediction), profile, kind, slow_downs)
+def faster_ones(choice: Choice, wider: Iterable[Choice]) -> tuple[Choice, ...]:
+    """The choice and those wider ones that are faster by their traces; empty if there is none."""
+    choices = [choice]
+    for other in wider:
         seconds, least = other.step_seconds, choices[-1].step_seconds
         if seconds is not None and least is not None and seconds < least:
-            choices.append(other.own_choice)
+            choices.append(other)
     return tuple(choices) if len(choices) > 1 else ()
 
 
@@ -342,46 +338,37 @@ def larger_batches(demand: Demand, batch: int) -> Sequence[int]:
     return [batch << n for n in range(1, (largest // batch).bit_length())]
 
 
-def with_larger_batches(
-    sized: Sized,
-    choices: tuple[Choice, ...],
-    grown: Sequence[Option],
-    profile: ModelProfile,
-    kind: DeviceKind | None,
-    slow_downs: SlowDowns,
-) -> tuple[Choice, ...]:
-    """The choices, and ``grown`` plans on more ranks that train a larger batch, those on the fewest ranks first."""
-    more = [
-        with_seconds(
-            replace(sized, plan=option.plan, prediction=option.prediction), profile, kind, slow_downs
-        ).own_choice
-        for option in grown
-        if option.plan.world_size > sized.plan.world_size
-    ]
-    if not more or sized.step_seconds is None:
+def with_larger_batches(choice: Choice, choices: tuple[Choice, ...], grown: Sequence[Choice]) -> tuple[Choice, ...]:
+    """The choices, and ``grown`` ones on more ranks that train a larger batch, those on the fewest ranks first."""
+    more = [other for other in grown if other.plan.world_size > choice.plan.world_size]
+    if not more or choice.step_seconds is None:
         return choices
-    all_of_them = [*(choices or (sized.own_choice,)), *(choice for choice in more if choice.step_seconds is not None)]
-    return tuple(sorted(all_of_them, key=lambda choice: (choice.plan.world_size, choice.plan.batch)))
+    all_of_them = [*(choices or (choice,)), *(other for other in more if other.step_seconds is not None)]
+    return tuple(sorted(all_of_them, key=lambda other: (other.plan.world_size, other.plan.batch)))
 
 
-def with_seconds(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:
-    """Adds the predicted seconds of a step, and to the reason what was learned about them.
+def choice_of(
+    plan: Plan, prediction: Prediction, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns
+) -> Choice:
+    """The plan with the predicted seconds of a step.
 
     Where the family has not run in this kind of way, it is as slow as in its slowest other one: else what was never
     measured would look faster than what was.
     """
-    plan = sized.plan
     step = predicted_step(profile, plan, kind)
-    seconds = step.seconds if step else None
-    sized = replace(sized, communication_share=step.waiting_share if step else None)
+    seconds, share = (step.seconds, step.waiting_share) if step else (None, None)
     if seconds is None or kind is None or not slow_downs:
-        return replace(sized, step_seconds=seconds)
+        return Choice(plan, prediction, seconds, communication_share=share)
     # The prediction already expects ranks to share cores.
     factor = factor_for(plan, slow_downs) / kind.sharing(plan.world_size)
-    measured, slow_down = f"{factor:.2g}", slow_downs.get(way_kind(plan))
-    evidence = f"on {slow_down.num_trials} trials of this family ({way_kind(plan)})" if slow_down else UNKNOWN_WAY
-    words = "" if measured == "1" else f"; step times × {measured} as measured {evidence}"
-    return replace(sized, step_seconds=seconds * factor, step_factor=factor, reason=sized.reason + words)
+    return Choice(plan, prediction, seconds * factor, factor, share)
+
+
+def learned_in_words(choice: Choice, slow_downs: SlowDowns) -> str:
+    """What was learned about the seconds of a step, to follow a reason; empty if nothing was."""
+    measured, way = f"{choice.step_factor:.2g}", way_kind(choice.plan)
+    evidence = f"on {slow_downs[way].num_trials} trials of this family ({way})" if way in slow_downs else UNKNOWN_WAY
+    return "" if measured == "1" else f"; step times × {measured} as measured {evidence}"
 
 
 def recorded_pipeline(sized: Sized, profile: ModelProfile, kind: DeviceKind | None) -> RecordedPipeline | None:
@@ -389,7 +376,7 @@ def recorded_pipeline(sized: Sized, profile: ModelProfile, kind: DeviceKind | No
     plan = sized.plan
     if plan.pp == 1 or (step := pipeline_step(profile, plan, kind)) is None:
         return None
-    step = with_memory(replace(step, factor=sized.step_factor), profile, sized.prediction.extra_bytes)
+    step = with_memory(replace(step, factor=sized.choice.step_factor), profile, sized.prediction.extra_bytes)
     return RecordedPipeline(
         step,
         unit="s" if kind else "FLOP",

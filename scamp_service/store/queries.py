@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam, func, select
 
-from estimators.learning import AttemptPhase
-from estimators.model import MIB
 from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Origin, Outcome, StudyState, TrialState
-from scamp_service.model import Event, LogLine, Metric, Study
+from scamp_service.model import Attempt, Event, LogLine, Metric, Study
 from scamp_service.store import schema
-from scamp_service.store.rows import Score, select_attempts, select_trials
+from scamp_service.store.rows import HistoryRow, MeasuredPoint, Score, select_fields, select_trials
 from scamp_service.store.schema import one_of
 
 _trials, _attempts, _metrics = schema.trials, schema.attempts, schema.metrics
-
-
-def _select(table: sa.Table, kind: type[Any]) -> sa.Select[Any]:
-    """SELECT of the columns in the order of the fields of ``kind``, so that ``kind(*row)`` is the value."""
-    return select(*(table.c[field.name] for field in fields(kind)))
 
 
 def _of_study(statement: sa.Select[Any]) -> sa.Select[Any]:
@@ -33,7 +25,7 @@ def _of_study(statement: sa.Select[Any]) -> sa.Select[Any]:
 
 
 _exists = schema.studies.c.state != StudyState.DELETED
-ONE_STUDY = _select(schema.studies, Study).where(schema.studies.c.id == bindparam("id"), _exists)
+ONE_STUDY = select_fields(schema.studies, Study).where(schema.studies.c.id == bindparam("id"), _exists)
 SPEC = select(schema.studies.c.spec).where(schema.studies.c.id == bindparam("id"), _exists)
 STUDY_TOTALS = select(schema.studies.c.state, func.count()).where(_exists).group_by(schema.studies.c.state)
 
@@ -50,13 +42,13 @@ NUMBERED_TRIALS = (
 )
 _reached = sa.or_(_trials.c.value.is_not(None), _trials.c.attempt > 0, _trials.c.finished_at.is_not(None))
 HISTORY = (
-    select(*(_trials.c[name] for name in ("id", "number", "state", "step", "value", "attempt")))
+    select_fields(_trials, HistoryRow)
     .where(_trials.c.study_id == bindparam("study_id"), _reached)
     .order_by(_trials.c.number)
 )
 _scores = (
-    select(*(_trials.c[name] for name in Score._fields))
-    .where(sa.or_(_trials.c.value.is_not(None), _trials.c["values"].is_not(None), _trials.c.plan.is_not(None)))
+    select_fields(_trials, Score)
+    .where(sa.or_(_trials.c.value.is_not(None), _trials.c["values"].is_not(None), _trials.c.sized.is_not(None)))
     .order_by(_trials.c.number)
 )
 SCORES = _scores.where(_trials.c.study_id == bindparam("study_id"))
@@ -104,11 +96,12 @@ OUT_OF_MEMORY = select(func.sum(_measured.c.num_oom), func.max(_measured.c.least
     _of_measured, _measured.c.least_excess_pct.is_not(None)
 )
 
+_select_attempts = select_fields(_attempts, Attempt)
 _is_open = one_of(_attempts.c.state, *sorted(OPEN_ATTEMPTS))
 ATTEMPT_TOTALS = select(func.count()).where(_is_open)
-ALL_OPEN_ATTEMPTS = select_attempts().where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
-TRIAL_ATTEMPTS = select_attempts().where(_attempts.c.trial_id == bindparam("trial_id")).order_by(_attempts.c.attempt)
-STUDY_ATTEMPTS = _of_study(select_attempts())
+ALL_OPEN_ATTEMPTS = _select_attempts.where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
+TRIAL_ATTEMPTS = _select_attempts.where(_attempts.c.trial_id == bindparam("trial_id")).order_by(_attempts.c.attempt)
+STUDY_ATTEMPTS = _of_study(_select_attempts)
 HOLDS = (
     select(_attempts.c.devices, _attempts.c.created_at, _attempts.c.ended_at)
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
@@ -121,24 +114,18 @@ _newest_of_family = (
     .limit(bindparam("num_trials"))
 )
 _TELLING = (Outcome.DONE, Outcome.OUT_OF_MEMORY, Outcome.DEPENDS_ON_DIVISION)
-# Only the fields of Run, in their order: the controller runs this query ten times a second.
+# Only what a run needs: the controller runs this query ten times a second.
 _runs = (
     select(
         _attempts.c.trial_id,
-        _attempts.c.plan,
+        _attempts.c.choice,
         _attempts.c.device_kinds,
-        _attempts.c.predicted_bytes - _attempts.c.extra_bytes,
-        _attempts.c.extra_bytes,
-        _attempts.c.mib_per_rank * MIB,
         _attempts.c.measured_bytes,
         _attempts.c.outcome,
         _trials.c.study_id,
-        _attempts.c.predicted_step_seconds,
-        _attempts.c.step_factor,
         _attempts.c.measured_step_seconds,
-        _attempts.c.evaluation_bytes,
         _attempts.c.phase,
-        sa.case((_attempts.c.outcome == Outcome.DEPENDS_ON_DIVISION, _attempts.c.detail), else_=""),
+        sa.case((_attempts.c.outcome == Outcome.DEPENDS_ON_DIVISION, _attempts.c.detail), else_="").label("why"),
     )
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
     .where(sa.or_(_attempts.c.measured_bytes > 0, one_of(_attempts.c.outcome, *_TELLING)))
@@ -147,17 +134,7 @@ _runs = (
 FAMILY_RUNS = _runs.where(_attempts.c.trial_id.in_(_newest_of_family))
 TRIAL_RUNS = _runs.where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
 MEASURED_POINTS = (
-    select(
-        _attempts.c.trial_id,
-        _attempts.c.outcome,
-        sa.case(  # as ``Attempt.expected_bytes``
-            (_attempts.c.phase == AttemptPhase.EVALUATION, _attempts.c.evaluation_bytes),
-            else_=_attempts.c.predicted_bytes - _attempts.c.extra_bytes + _attempts.c.bias_bytes,
-        ),
-        _attempts.c.measured_bytes,
-        _attempts.c.predicted_step_seconds,
-        _attempts.c.measured_step_seconds,
-    )
+    select_fields(_attempts, MeasuredPoint)
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
     .where(_trials.c.study_id == bindparam("study_id"))
     .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
@@ -170,22 +147,14 @@ _measured_trials = (
     .order_by(_trials.c.id)
     .limit(bindparam("num_trials"))
 )
-MEASURED_ATTEMPTS = (
-    select_attempts()
-    .with_only_columns(_trials.c.number, *select_attempts().selected_columns)
+_measured_attempts = (
+    _select_attempts.add_columns(_trials.c.number)
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
-    .where(_attempts.c.trial_id.in_(_measured_trials))
     .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
     .order_by(_attempts.c.trial_id, _attempts.c.attempt)
 )
-MEASURED_ATTEMPTS_OF = (
-    select_attempts()
-    .with_only_columns(_trials.c.number, *select_attempts().selected_columns)
-    .join(_trials, _trials.c.id == _attempts.c.trial_id)
-    .where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
-    .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
-    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
-)
+MEASURED_ATTEMPTS = _measured_attempts.where(_attempts.c.trial_id.in_(_measured_trials))
+MEASURED_ATTEMPTS_OF = _measured_attempts.where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
 CHECKPOINTS = (
     select(_attempts.c.trial_id, func.max(_attempts.c.checkpoint_step))
     .where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)), _attempts.c.checkpoint_step >= 0)
@@ -193,7 +162,7 @@ CHECKPOINTS = (
 )
 
 CURVE = (
-    _select(_metrics, Metric)
+    select_fields(_metrics, Metric)
     .where(_metrics.c.trial_id == bindparam("trial_id"), _metrics.c.step > bindparam("after"))
     .order_by(_metrics.c.step, _metrics.c.attempt, _metrics.c.seq)
     .limit(bindparam("limit"))
@@ -241,8 +210,8 @@ RUNGS_OF_TRIALS = (
     .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
 )
 
-_logs_of_trial = _select(schema.logs, LogLine).where(schema.logs.c.trial_id == bindparam("trial_id"))
-_logs_of_trial = _logs_of_trial.with_only_columns(schema.logs.c.id, *_logs_of_trial.selected_columns)
+_logs_of_trial = select_fields(schema.logs, LogLine).add_columns(schema.logs.c.id)
+_logs_of_trial = _logs_of_trial.where(schema.logs.c.trial_id == bindparam("trial_id"))
 LOGS = _logs_of_trial.where(schema.logs.c.id > bindparam("after")).order_by(schema.logs.c.id).limit(bindparam("limit"))
 LAST_LOGS = _logs_of_trial.order_by(schema.logs.c.id.desc()).limit(bindparam("limit"))
 
@@ -267,7 +236,7 @@ IDENTITY = select(schema.identity.c.name)
 def studies(live: bool, newest_first: bool, bounded: bool) -> sa.Select[Any]:
     """A page of studies; ``bounded`` compares their ids with the parameter ``after``."""
     column = schema.studies.c.id
-    statement = _select(schema.studies, Study).where(_exists).limit(bindparam("limit"))
+    statement = select_fields(schema.studies, Study).where(_exists).limit(bindparam("limit"))
     if live:
         statement = statement.where(one_of(schema.studies.c.state, *sorted(LIVE_STUDIES)))
     if bounded:
@@ -330,7 +299,7 @@ def best_trial(prefers_large: bool, is_completed: bool) -> sa.Select[Any]:
 @cache
 def events(of_study: bool) -> sa.Select[Any]:
     """A page of events; ``of_study`` keeps those of the parameter ``study_id``."""
-    statement = _select(schema.events, Event).where(schema.events.c.id > bindparam("after"))
+    statement = select_fields(schema.events, Event).where(schema.events.c.id > bindparam("after"))
     if of_study:
         statement = statement.where(schema.events.c.study_id == bindparam("study_id"))
     return statement.order_by(schema.events.c.id).limit(bindparam("limit"))

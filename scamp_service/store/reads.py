@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Any, cast
 
 from estimators.learning import AttemptPhase, Ending, PastAttempt
+from estimators.model import MIB
 from placement.model import Offer
 from placement.option import Option
 from scamp_service.errors import InvalidInput, NotFound
@@ -33,7 +34,7 @@ from scamp_service.store import queries as sql
 from scamp_service.store.connected import Connected, in_parts
 from scamp_service.store.options import option_of
 from scamp_service.store.recorded_cluster import RecordedCluster
-from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, attempt_of, trial_of
+from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score, trial_of
 from scamp_service.store.schema import load_json
 from scamp_service.store.table.order import PARAMETER, VALUES, SortOrder, order_of, sorted_numbers
 from scamp_service.store.table.trial_filter import TrialFilter, objective_quantities
@@ -316,15 +317,15 @@ class Reads(Connected):
 
     def attempts(self, trial_id: int) -> list[Attempt]:
         """The attempts of a trial, by number."""
-        return [attempt_of(row) for row in self._rows(sql.TRIAL_ATTEMPTS, trial_id=trial_id)]
+        return [Attempt(*row) for row in self._rows(sql.TRIAL_ATTEMPTS, trial_id=trial_id)]
 
     def open_attempts(self) -> list[Attempt]:
         """Every attempt that is not ENDED, by the time at which it began."""
-        return [attempt_of(row) for row in self._rows(sql.ALL_OPEN_ATTEMPTS)]
+        return [Attempt(*row) for row in self._rows(sql.ALL_OPEN_ATTEMPTS)]
 
     def study_attempts(self, study_id: int) -> list[Attempt]:
         """All attempts of the study's trials, by trial and attempt."""
-        return [attempt_of(row) for row in self._rows(sql.STUDY_ATTEMPTS, study_id=study_id)]
+        return [Attempt(*row) for row in self._rows(sql.STUDY_ATTEMPTS, study_id=study_id)]
 
     def checkpoints(self, trial_ids: Sequence[int]) -> dict[int, CheckpointName]:
         """The last committed checkpoint by trial id, for trials that have one."""
@@ -351,7 +352,7 @@ class Reads(Connected):
         """Attempts that say something about the memory of each of these trials, by attempt."""
         runs: dict[int, list[PastAttempt]] = {trial_id: [] for trial_id in trial_ids}
         for row in self._by_ids(sql.TRIAL_RUNS, trial_ids):
-            runs[row[0]].append(_run(row))
+            runs[row.trial_id].append(_run(row))
         return runs
 
     def families(self, study_id: int) -> list[str]:
@@ -364,11 +365,11 @@ class Reads(Connected):
         They come from the first ``num_trials`` trials with such an attempt and id > ``after``.
         """
         rows = self._rows(sql.MEASURED_ATTEMPTS, study_id=study_id, after=after, num_trials=num_trials)
-        return [(row[0], attempt_of(row[1:])) for row in rows]
+        return [(number, Attempt(*attempt)) for *attempt, number in rows]
 
     def measured_attempts_of(self, trial_ids: Sequence[int]) -> list[tuple[int, Attempt]]:
         """Measured attempts of these trials."""
-        return [(row[0], attempt_of(row[1:])) for row in self._by_ids(sql.MEASURED_ATTEMPTS_OF, trial_ids)]
+        return [(number, Attempt(*attempt)) for *attempt, number in self._by_ids(sql.MEASURED_ATTEMPTS_OF, trial_ids)]
 
     def measured_points(self, study_id: int) -> list[MeasuredPoint]:
         """Measured attempts of all trials of the study, in a few columns."""
@@ -461,7 +462,7 @@ class Reads(Connected):
             rows = self._rows(sql.LAST_LOGS, trial_id=trial_id, limit=limit)[::-1]
         else:
             rows = self._rows(sql.LOGS, trial_id=trial_id, after=after, limit=limit)
-        return [(row[0], LogLine(*row[1:])) for row in rows]
+        return [(row_id, LogLine(*line)) for *line, row_id in rows]
 
     # --- the rest ----------------------------------------------------------------------------------------------
 
@@ -507,28 +508,27 @@ class Reads(Connected):
         return max(0.0, self.now() - rows[0][0]) if rows else None
 
 
-def _run(row: Sequence[Any]) -> PastAttempt:
+def _run(row: Any) -> PastAttempt:
     """The run in a row of ``queries.FAMILY_RUNS`` or ``queries.TRIAL_RUNS``."""
-    trial_id, plan, kinds, traced, extra, reserved, measured, outcome, study_id, *others = row
-    predicted_seconds, factor, measured_seconds, evaluation_bytes, phase, why = others
-    ending = _ENDINGS.get(outcome, Ending.OTHER)
-    if ending is Ending.OUT_OF_MEMORY and phase == AttemptPhase.EVALUATION:
+    plan, prediction = row.choice.plan, row.choice.prediction
+    ending = _ENDINGS.get(row.outcome, Ending.OTHER)
+    if ending is Ending.OUT_OF_MEMORY and row.phase == AttemptPhase.EVALUATION:
         ending = Ending.EVALUATION_OUT_OF_MEMORY
     return PastAttempt(
-        trial_id=trial_id,
+        trial_id=row.trial_id,
         layout=plan.layout,
-        device_kinds=kinds,
-        traced_bytes=traced,
-        extra_bytes=extra,
-        reserved_bytes=reserved,
-        measured_bytes=measured,
+        device_kinds=row.device_kinds,
+        traced_bytes=prediction.traced_bytes,
+        extra_bytes=prediction.extra_bytes,
+        reserved_bytes=prediction.reserved_mib * MIB,
+        measured_bytes=row.measured_bytes,
         ending=ending,
-        study_id=study_id,
-        predicted_step_seconds=predicted_seconds,
-        step_factor=factor,
-        measured_step_seconds=measured_seconds,
+        study_id=row.study_id,
+        predicted_step_seconds=row.choice.step_seconds,
+        step_factor=row.choice.step_factor,
+        measured_step_seconds=row.measured_step_seconds,
         micro_batch=plan.micro_batch,
-        evaluation_bytes=evaluation_bytes,
+        evaluation_bytes=prediction.evaluation_bytes,
         evaluation_batch=plan.evaluation_micro_batch,
-        why=why,
+        why=row.why,
     )

@@ -1,21 +1,15 @@
-"""Turns rows of ``trials`` and ``attempts`` into values, and values into columns.
-
-A ``Prediction`` is stored in six columns: predicted, extra and bias bytes, those of an evaluation, the reserved MiB,
-and those of each share where they are unlike. The margin, and on GPUs the allocator's slack, are the difference between
-the reservation and the larger predicted peak. The parts by category are not stored.
-"""
+"""Turns rows of the tables into values, and values into columns: a column is called like the field that it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from estimators.model import MIB, Plan, Prediction
 from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.model import Attempt, Sized, Trial
+from scamp_service.model import Choice, Sized, Trial, expected_bytes
 from scamp_service.store import schema
 
 
@@ -39,39 +33,28 @@ class Score(NamedTuple):
     step: int
     value: float | None
     values: tuple[float | None, ...] | None
-    plan: Plan | None
-    predicted_bytes: int
-    extra_bytes: int
-    bias_bytes: int
-    reserved_mib: int
-    predicted_step_seconds: float | None
-    num_params: int
-    flops_per_sample: float | None
+    sized: Sized | None
 
     @property
     def quantities(self) -> Mapping[str, float | None]:
         """Everything that is predicted for the newest plan; nothing before it."""
-        if self.plan is None:
-            return {}
-        return {
-            "peak_mib": (self.predicted_bytes - self.extra_bytes + self.bias_bytes) / MIB,  # Prediction.expected_bytes
-            "reserved_mib": self.reserved_mib,
-            "step_seconds": self.predicted_step_seconds,
-            "ranks": self.plan.world_size,
-            "parameters": self.num_params or None,
-            "flops": self.flops_per_sample,
-        }
+        return self.sized.quantities if self.sized else {}
 
 
 class MeasuredPoint(NamedTuple):
-    """Prediction and measurement of an attempt. ``predicted_bytes`` are the expected ones, 0 or None is unknown."""
+    """Prediction and measurement of an attempt."""
 
     trial_id: int
     outcome: Outcome | None
-    predicted_bytes: int
+    choice: Choice
+    phase: str
     measured_bytes: int
-    predicted_step_seconds: float | None
     measured_step_seconds: float | None
+
+    @property
+    def expected_bytes(self) -> int:
+        """Predicted peak to compare with the measured one."""
+        return expected_bytes(self.choice.prediction, self.phase)
 
 
 class Point(NamedTuple):
@@ -82,143 +65,33 @@ class Point(NamedTuple):
     values: Mapping[str, float | str]
 
 
-def _names(kind: type[Any], nested: str, columns: Sequence[str]) -> tuple[list[str], int, int]:
-    """Column names in the order of the fields of ``kind``, with ``columns`` in place of the field ``nested``.
-
-    Also returns the positions at which ``columns`` begin and end.
-    """
-    names = [field.name for field in fields(kind)]
-    start = names.index(nested)
-    return [*names[:start], *columns, *names[start + 1 :]], start, start + len(columns)
+UNMEASURED = {"measured_step_seconds": None, "measured_communication_share": None}
+"""Columns of ``trials`` for the time of a step under its newest plan, before one was timed."""
 
 
-_SIZED = (
-    "plan",
-    "predicted_bytes",
-    "extra_bytes",
-    "bias_bytes",
-    "evaluation_bytes",
-    "reserved_mib",
-    "shares_mib",
-    "plan_reason",
-    "learned_bytes",
-    "predicted_step_seconds",
-    "step_factor",
-    "num_params",
-    "flops_per_sample",
-    "predicted_communication_share",
-    "choices",
-    "is_uneven",
-)
-_PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "evaluation_bytes", "mib_per_rank", "shares_mib")
-_TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
-_ATTEMPT, _PREDICTION_START, _PREDICTION_END = _names(Attempt, "prediction", _PREDICTION)
-_STRUCTURE = _TRIAL.index("structure")
+def select_fields(table: sa.Table, kind: type[Any]) -> sa.Select[Any]:
+    """SELECT of the columns in the order of the fields of ``kind``, so that ``kind(*row)`` is the value."""
+    names = getattr(kind, "_fields", None) or [field.name for field in fields(kind)]
+    return sa.select(*(table.c[name] for name in names))
 
 
 def select_trials() -> sa.Select[Any]:
     """SELECT of the columns that ``trial_of`` reads."""
-    return sa.select(*(schema.trials.c[name] for name in _TRIAL))
+    return select_fields(schema.trials, Trial).add_columns(schema.trials.c.choices)
 
 
-def select_attempts() -> sa.Select[Any]:
-    """SELECT of the columns that ``attempt_of`` reads."""
-    return sa.select(*(schema.attempts.c[name] for name in _ATTEMPT))
-
-
-def trial_of(row: Sequence[Any]) -> Trial:
+def trial_of(row: sa.Row[Any]) -> Trial:
     """The trial in a row of ``select_trials``."""
-    plan, *prediction, reason, learned_bytes, seconds, factor, num_params, flops, share, choices, is_uneven = row[
-        _SIZED_START:_SIZED_END
-    ]
-    sized = None
-    if plan:
-        sized = Sized(
-            structure=row[_STRUCTURE],
-            plan=plan,
-            prediction=_prediction(*prediction),
-            reason=reason,
-            learned_bytes=learned_bytes,
-            options=(),
-            step_seconds=seconds,
-            step_factor=factor,
-            num_params=num_params,
-            flops_per_sample=flops,
-            communication_share=share,
-            choices=choices or (),
-            is_uneven=is_uneven,
-        )
-    values: list[Any] = [*row[:_SIZED_START], sized, *row[_SIZED_END:]]
-    return Trial(*values)
-
-
-def attempt_of(row: Sequence[Any]) -> Attempt:
-    """The attempt in a row of ``select_attempts``."""
-    prediction = _prediction(*row[_PREDICTION_START:_PREDICTION_END])
-    values: list[Any] = [*row[:_PREDICTION_START], prediction, *row[_PREDICTION_END:]]
-    return Attempt(*values)
+    *values, choices = tuple[Any, ...](row)
+    trial = Trial(*values)
+    return replace(trial, sized=replace(trial.sized, choices=choices)) if trial.sized and choices else trial
 
 
 def sized_columns(sized: Sized) -> dict[str, Any]:
     """The columns of ``trials`` that a new plan changes, with their values. The time of a step is measured anew."""
-    values = (
-        sized.plan,
-        *_columns(sized.prediction),
-        sized.reason,
-        sized.learned_bytes,
-        sized.step_seconds,
-        sized.step_factor,
-        sized.num_params,
-        sized.flops_per_sample,
-        sized.communication_share,
-        sized.choices or None,
-        sized.is_uneven,
-    )
-    columns = dict(zip(_SIZED, values, strict=True))
-    return {
-        "structure": sized.structure,
-        "measured_step_seconds": None,
-        "measured_communication_share": None,
-        **columns,
-    }
+    return {"structure": sized.structure, "sized": sized, "choices": sized.choices or None, **UNMEASURED}
 
 
-def taken_columns(attempt: Attempt) -> dict[str, Any]:
-    """The columns of ``trials`` that change when an attempt begins with one of the trial's choices."""
-    names = ("plan", *("reserved_mib" if name == "mib_per_rank" else name for name in _PREDICTION))
-    taken = dict(zip(names, (attempt.plan, *_columns(attempt.prediction)), strict=True))
-    times = ("predicted_step_seconds", "step_factor", "predicted_communication_share")
-    return {**taken, **{name: getattr(attempt, name) for name in times}}
-
-
-def attempt_columns(attempt: Attempt) -> dict[str, Any]:
-    """A new row of ``attempts``, as columns and values."""
-    values: Mapping[str, Any] = {name: getattr(attempt, name) for name in _ATTEMPT if name not in _PREDICTION}
-    return {**values, **dict(zip(_PREDICTION, _columns(attempt.prediction), strict=True))}
-
-
-def _prediction(
-    predicted_bytes: int,
-    extra_bytes: int,
-    bias_bytes: int,
-    evaluation_bytes: int,
-    reserved_mib: int,
-    shares_mib: Sequence[int] | None,
-) -> Prediction:
-    margin_bytes = reserved_mib * MIB - max(predicted_bytes, evaluation_bytes)
-    traced_bytes = predicted_bytes - extra_bytes
-    return Prediction(
-        traced_bytes,
-        0,
-        extra_bytes,
-        bias_bytes,
-        margin_bytes,
-        evaluation_bytes=evaluation_bytes,
-        shares_mib=tuple(shares_mib or ()),
-    )
-
-
-def _columns(prediction: Prediction) -> tuple[int, int, int, int, int, list[int] | None]:
-    of_step = (prediction.predicted_bytes, prediction.extra_bytes, prediction.bias_bytes)
-    shares_mib = list(prediction.shares_mib) or None
-    return *of_step, prediction.evaluation_bytes, prediction.reserved_mib, shares_mib
+def columns_of(value: Any) -> dict[str, Any]:
+    """The fields of a value with slots, as columns of a new row."""
+    return {name: getattr(value, name) for name in value.__slots__}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -19,9 +19,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
-from estimators.model import Plan, Prediction
+from placement.model import Offer
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
-from scamp_service.model import Choice
+from scamp_service.model import Choice, Json, Sized
 
 REVISION = "0001"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
@@ -87,66 +87,30 @@ class AttributeText(sa.types.TypeDecorator[Any]):
         return None if value is None else load_json(value)
 
 
-class PlanText(JsonText):
-    """A ``Plan`` as JSON. Equal texts are parsed only once, because a study has few different plans."""
+class AsJson(JsonText):
+    """A frozen value as JSON, which ``read`` turns back into it. Equal texts are read once: many trials share a few."""
 
     cache_ok = True
 
-    def process_bind_param(self, value: Plan | None, dialect: sa.Dialect) -> str | None:
-        return None if value is None else dump_json(value.to_json())
-
-    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Plan | None:
-        return None if value is None else _plan(value)
-
-
-@lru_cache(maxsize=4096)
-def _plan(text: str) -> Plan:
-    return Plan.from_json(load_json(text))
-
-
-class ChoicesText(JsonText):
-    """A tuple of ``Choice`` as JSON. Equal texts are parsed only once: thousands of trials may wait."""
-
-    cache_ok = True
-
-    def process_bind_param(self, value: Sequence[Choice] | None, dialect: sa.Dialect) -> str | None:
-        return None if value is None else dump_json([_choice_json(choice) for choice in value])
-
-    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> tuple[Choice, ...] | None:
-        return None if value is None else _choices(value)
-
-
-def _choice_json(choice: Choice) -> dict[str, Any]:
-    times = {name: getattr(choice, name) for name in ("step_seconds", "step_factor", "communication_share")}
-    return {"plan": choice.plan.to_json(), "prediction": choice.prediction.to_json(), **times}
-
-
-@lru_cache(maxsize=4096)
-def _choices(text: str) -> tuple[Choice, ...]:
-    return tuple(map(_choice, load_json(text)))
-
-
-def _choice(data: Mapping[str, Any]) -> Choice:
-    parts = {"plan": Plan.from_json(data["plan"]), "prediction": Prediction.from_json(data["prediction"])}
-    return Choice(**{**data, **parts})
-
-
-class Names(JsonText):
-    """A tuple of strings, stored as a JSON array."""
-
-    cache_ok = True
+    def __init__(self, read: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.read = read
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
-        return None if value is None else tuple(load_json(value))
+        return None if value is None else _read(self.read, value)
 
 
-class OfferText(JsonText):
-    """An ``Offer``, stored as a JSON array of arrays."""
+@lru_cache(maxsize=8192)
+def _read(read: Callable[[Any], Any], text: str) -> Any:
+    return read(load_json(text))
 
-    cache_ok = True
 
-    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
-        return None if value is None else tuple(tuple(devices) for devices in load_json(value))
+def _choices(data: Sequence[Json]) -> tuple[Choice, ...]:
+    return tuple(map(Choice.from_json, data))
+
+
+def _offer(data: Sequence[Sequence[Any]]) -> Offer:
+    return tuple((kind, mib, number) for kind, mib, number in data)
 
 
 class Floats(sa.types.TypeDecorator[Mapping[str, float]]):
@@ -196,11 +160,15 @@ class Word(sa.types.TypeDecorator[Any]):
         return None if value is None else self.words(value)
 
 
-_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=dict)
+def _plain(value: Any) -> Any:
+    return value.to_json() if hasattr(value, "to_json") else dict(value)
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain)
 
 
 def dump_json(value: Any) -> str:
-    """Compact, strictly valid JSON in ASCII; any mapping becomes an object."""
+    """Compact, strictly valid JSON in ASCII; any mapping becomes an object, as does a value with ``to_json``."""
     return _encoder.encode(value)
 
 
@@ -246,7 +214,7 @@ studies = Table(
     Column("finished_at", Real),
     Column("idempotency_key", Text, unique=True),
     Column("body_sha256", sa.String(64), nullable=False),
-    Column("warnings", Names, nullable=False, default=()),
+    Column("warnings", AsJson(tuple), nullable=False, default=()),
     Column("regret_bound", Real),
     Column("ends_as", Word(StudyState)),
     Column("ran_seconds", Real, nullable=False, default=0.0),
@@ -264,24 +232,11 @@ trials = Table(
     Column("params", JsonText, nullable=False),
     Column("reason", Text, nullable=False, default=""),
     Column("structure", Text, nullable=False, default=""),
-    Column("plan_reason", Text, nullable=False, default=""),
-    Column("plan", PlanText),
-    Column("predicted_bytes", sa.BigInteger, nullable=False, default=0),
-    Column("reserved_mib", sa.BigInteger, nullable=False, default=0),
-    Column("shares_mib", JsonText),
+    Column("sized", AsJson(Sized.from_json)),
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
-    Column("predicted_step_seconds", Real),
-    Column("step_factor", Real, nullable=False, default=1.0),
-    Column("num_params", sa.BigInteger, nullable=False, default=0),
-    Column("flops_per_sample", Real),
     Column("measured_step_seconds", Real),
-    Column("predicted_communication_share", Real),
     Column("measured_communication_share", Real),
     Column("check_share", Real),
-    Column("extra_bytes", sa.BigInteger, nullable=False, default=0),
-    Column("bias_bytes", sa.BigInteger, nullable=False, default=0),
-    Column("learned_bytes", sa.BigInteger, nullable=False, default=0),
-    Column("evaluation_bytes", sa.BigInteger, nullable=False, default=0),
     Column("family", sa.String(16), nullable=False, default=""),
     Column("num_lost", sa.Integer, nullable=False, default=0),
     Column("num_oom", sa.Integer, nullable=False, default=0),
@@ -294,7 +249,7 @@ trials = Table(
     Column("finished_at", Real),
     Column("num_faults", sa.Integer, nullable=False, default=0),
     Column("retry_at", Real, nullable=False, default=0.0),
-    Column("offer", OfferText),
+    Column("offer", AsJson(_offer)),
     Column("once_fit", sa.Boolean, nullable=False, default=False),
     Column("origin", Word(Origin), nullable=False, default=Origin.SEARCH),
     Column("parent_id", sa.BigInteger),
@@ -303,13 +258,12 @@ trials = Table(
     Column("values", FloatList),
     Column("best_step", sa.BigInteger),
     Column("proposal_reason", Text, nullable=False, default=""),
-    Column("choices", ChoicesText),
+    Column("choices", AsJson(_choices)),
     Column("noise_scale", Real),
     Column("waits_for", Word(WaitsFor)),
     Column("num_failures", sa.Integer, nullable=False, default=0),
     Column("requeued_because", sa.Text, nullable=False, default=""),
     Column("resumes", sa.Boolean, nullable=False, default=True),
-    Column("is_uneven", sa.Boolean, nullable=False, default=False),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),
@@ -397,20 +351,11 @@ attempts = Table(
     Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     Column("token", Text, nullable=False),
     Column("state", Word(AttemptState), nullable=False),
-    Column("plan", PlanText, nullable=False),
-    Column("devices", Names, nullable=False),
-    Column("device_kinds", Names, nullable=False),
-    Column("mib_per_rank", sa.BigInteger, nullable=False),
-    Column("shares_mib", JsonText),
-    Column("predicted_bytes", sa.BigInteger, nullable=False),
-    Column("extra_bytes", sa.BigInteger, nullable=False),
-    Column("bias_bytes", sa.BigInteger, nullable=False),
-    Column("evaluation_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("choice", AsJson(Choice.from_json), nullable=False),
+    Column("devices", AsJson(tuple), nullable=False),
+    Column("device_kinds", AsJson(tuple), nullable=False),
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
-    Column("predicted_step_seconds", Real),
-    Column("step_factor", Real, nullable=False, default=1.0),
     Column("measured_step_seconds", Real),
-    Column("predicted_communication_share", Real),
     Column("measured_communication_share", Real),
     Column("timed_steps", sa.BigInteger, nullable=False, default=0),
     Column("outcome", Word(Outcome)),

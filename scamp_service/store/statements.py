@@ -59,26 +59,25 @@ COUNTED = (
     _T.c.state,
     _T.c.attempt,
     _T.c.num_oom,
-    _T.c.extra_bytes,
     _T.c.family,
     _T.c.origin,
-    _T.c.is_uneven,
+    _T.c.sized,
 )  # see tallies.Counts
 TRIAL_EVENT = (_T.c.study_id, _T.c.number, *COUNTED, _T.c.step, _T.c.value, _T.c.reason, _T.c.parent_number)
 _attempt_event = (
     _A.c.state,
     _A.c.devices,
-    _A.c.mib_per_rank,
+    _A.c.choice,
     _A.c.outcome,
     _A.c.detail,
     _A.c.created_at,
     _A.c.ended_at,
 )
 
-COUNTS = select(*COUNTED).where(_T.c.id == bindparam("id")).with_for_update()
-"""Tallies that a trial counts in, before a move. On PostgreSQL nobody else can change the trial before it is moved."""
+BEFORE_MOVE = select(*COUNTED, _T.c.started_at).where(_T.c.id == bindparam("id")).with_for_update()
+"""A trial before a move, in the columns that a move needs. On PostgreSQL nobody else can change it before that."""
 STUDY_OF_TRIAL = select(_T.c.study_id).where(_T.c.id == bindparam("id"))
-LAST_PLAN = select(_A.c.plan).where(_A.c.trial_id == bindparam("trial_id"), _A.c.attempt == bindparam("attempt"))
+LAST_CHOICE = select(_A.c.choice).where(_A.c.trial_id == bindparam("trial_id"), _A.c.attempt == bindparam("attempt"))
 OPEN_ON_STUDY = (
     select(_A.c.devices)
     .join(_T, _T.c.id == _A.c.trial_id)
@@ -134,28 +133,6 @@ CHANGE_NOTHING = (
 )
 """Writes that leave every row as it is, but need all that a new study and its trials need."""
 
-TAKEN = (
-    "plan",
-    "predicted_bytes",
-    "extra_bytes",
-    "bias_bytes",
-    "evaluation_bytes",
-    "reserved_mib",
-    "shares_mib",
-    "predicted_step_seconds",
-    "step_factor",
-    "predicted_communication_share",
-)
-_is_same_plan = _T.c.plan == bindparam("_plan")
-BEGIN_TRIAL = (
-    sa.update(_T)
-    .where(_of_trial, _T.c.state == TrialState.QUEUED, _T.c.attempt == bindparam("_before"))
-    .values(state=TrialState.RUNNING, started_at=func.coalesce(_T.c.started_at, bindparam("_now", type_=schema.Real)))
-    .values(passed_over=0, waits_for=None, requeued_because="", **_set("attempt", "reason", *TAKEN))
-    .values(measured_step_seconds=sa.case((_is_same_plan, _T.c.measured_step_seconds), else_=None))
-    .values(measured_communication_share=sa.case((_is_same_plan, _T.c.measured_communication_share), else_=None))
-    .returning(*TRIAL_EVENT)
-)
 REDATE_REFUSALS = (
     sa.update(_T)
     .where(_T.c.state == TrialState.INFEASIBLE, _T.c.offer.is_not(None), _T.c.finished_at > bindparam("_now"))
@@ -266,8 +243,8 @@ def move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
 @cache
 def move_trial(names: tuple[str, ...]) -> Any:
     """UPDATE of the columns ``names`` of a trial, if its state and attempt are as expected."""
-    compared = (_of_trial, _T.c.state == bindparam("_expected"), _T.c.attempt == bindparam("_attempt"))
-    return sa.update(_T).where(*compared).values(_set(*names)).returning(*TRIAL_EVENT)
+    compared = (_T.c.state == bindparam("_expected_state"), _T.c.attempt == bindparam("_expected_attempt"))
+    return sa.update(_T).where(_of_trial, *compared).values(_set(*names)).returning(*TRIAL_EVENT)
 
 
 @cache

@@ -42,7 +42,7 @@ from scamp_service.store.database import Database
 from scamp_service.store.events import ClusterState, TrialChange
 from scamp_service.store.options import option_json
 from scamp_service.store.recorded_cluster import RecordedCluster
-from scamp_service.store.rows import attempt_columns, sized_columns, taken_columns
+from scamp_service.store.rows import UNMEASURED, columns_of, sized_columns
 from scamp_service.store.tallies import (
     BESIDE,
     DEVICE_SECONDS,
@@ -292,8 +292,8 @@ class Store(Reports, Leases, Requests):
             columns["passed_over"] = 0
             if to not in LIVE_TRIALS or expected not in LIVE_TRIALS:
                 columns["finished_at"] = None if to in LIVE_TRIALS else now
-        values = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(columns)}
-        before = connection.execute(sql.COUNTS, {"id": trial_id}).first()
+        values = {"_id": trial_id, "_expected_state": expected, "_expected_attempt": attempt, **_underscored(columns)}
+        before = connection.execute(sql.BEFORE_MOVE, {"id": trial_id}).first()
         moved = connection.execute(sql.move_trial(tuple(sorted(columns))), values).first()
         if moved:
             if sized:
@@ -319,20 +319,22 @@ class Store(Reports, Leases, Requests):
         trial's reason becomes that of the placement, and its plan that of the attempt. ``created_at`` of the
         attempt is the time of the move.
         """
-        trial_id, now, row = attempt.trial_id, attempt.created_at, attempt_columns(attempt)
-        begin: dict[str, Any] = {
-            "_id": trial_id,
-            "_attempt": attempt.attempt,
-            "_before": attempt.attempt - 1,
-            "_now": now,
-        }
+        trial_id, now = attempt.trial_id, attempt.created_at
+        columns = {"state": TrialState.RUNNING, "attempt": attempt.attempt, "reason": attempt.placement_reason}
+        columns |= {"passed_over": 0, "waits_for": None, "requeued_because": ""}
+        expected = {"_id": trial_id, "_expected_state": TrialState.QUEUED, "_expected_attempt": attempt.attempt - 1}
         with self._write() as connection:
-            before = connection.execute(sql.COUNTS, {"id": trial_id}).first()
-            taken = {f"_{name}": value for name, value in taken_columns(attempt).items()}
-            begin |= {"_reason": attempt.placement_reason, **taken}
-            begun = connection.execute(sql.BEGIN_TRIAL, begin).first()
+            before = connection.execute(sql.BEFORE_MOVE, {"id": trial_id}).first()
+            if before is None or before.state is not TrialState.QUEUED:
+                return False
+            columns["started_at"] = now if before.started_at is None else before.started_at
+            if before.sized.plan != attempt.plan:
+                columns |= UNMEASURED
+            columns["sized"] = before.sized.taking(attempt.choice)
+            statement = sql.move_trial(tuple(sorted(columns)))
+            begun = connection.execute(statement, expected | _underscored(columns)).first()
             if begun:
-                connection.execute(sql.INSERT_ATTEMPT, row)
+                connection.execute(sql.INSERT_ATTEMPT, columns_of(attempt))
                 self._tally_move(connection, before, begun)
                 self._tally_gang(connection, begun.study_id, attempt)
                 self._emit_trial(connection, trial_id, begun, now)

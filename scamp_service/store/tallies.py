@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from estimators.model import Prediction
 from scamp_service.lifecycle import ENDED_WELL, Origin, Outcome, TrialState
-from scamp_service.model import Attempt, Trial
+from scamp_service.model import Attempt, Sized, Trial
 
 DEVICE_SECONDS, COLOCATED, HEALED, SPARED = "device_seconds", "colocated", "healed", "spared"
 UNEVEN = "uneven"
@@ -95,13 +95,11 @@ class Counts(Protocol):
     @property
     def num_oom(self) -> int: ...
     @property
-    def extra_bytes(self) -> int: ...
-    @property
     def family(self) -> str: ...
     @property
     def origin(self) -> Origin: ...
     @property
-    def is_uneven(self) -> bool: ...
+    def sized(self) -> Sized | None: ...
 
 
 def num_trials_by_state(tallies: Mapping[str, float]) -> dict[TrialState, int]:
@@ -127,9 +125,9 @@ def trial_tallies(trial: Counts) -> Counter[str]:
         names.append(FAMILY + trial.family)
     if trial.num_oom and trial.state in ENDED_WELL:
         names.append(HEALED)
-    if trial.num_oom == 0 and trial.extra_bytes > 0 and trial.attempt > 0:
+    if trial.sized and trial.sized.prediction.extra_bytes > 0 and trial.num_oom == 0 and trial.attempt > 0:
         names.append(SPARED)
-    if trial.is_uneven:
+    if trial.sized and trial.sized.is_uneven:
         names.append(UNEVEN)
     return Counter(names)
 
@@ -148,7 +146,7 @@ def device_seconds(attempt: Any, now: float) -> float:
 
 def mib_seconds(attempt: Any, now: float) -> float:
     """Seconds × MiB that an attempt has had reserved on all its devices until it ended, or until ``now``."""
-    return float(attempt.mib_per_rank * device_seconds(attempt, now))
+    return float(attempt.choice.prediction.reserved_mib * device_seconds(attempt, now))
 
 
 def measure_trial(attempts: Iterable[Attempt]) -> Measurements:
@@ -173,7 +171,7 @@ def tally_study(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted
     every = [attempt for trial_attempts in by_trial.values() for attempt in trial_attempts]
     tallies: Counter[str] = Counter()
     for trial in trials:
-        tallies += trial_tallies(_Columns(trial))
+        tallies += trial_tallies(trial)
     tallies += Counter(f"{RANKS}{trial_attempts[-1].plan.world_size}" for trial_attempts in by_trial.values())
     ended = [attempt for attempt in every if attempt.ended_at is not None]
     held = {
@@ -189,18 +187,6 @@ def tally_study(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted
         sum(family.num_oom for family in measured),
         max((family.least_excess_pct for family in measured if family.least_excess_pct is not None), default=None),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """A trial as ``Counts``: some columns lie in its plan and prediction."""
-
-    trial: Trial
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "is_uneven":
-            return self.trial.sized is not None and self.trial.sized.is_uneven
-        return self.trial.prediction.extra_bytes if name == "extra_bytes" else getattr(self.trial, name)
 
 
 # --- one attempt ------------------------------------------------------------------------------------------------------
@@ -236,7 +222,7 @@ def prediction_errors_pct(measured: Iterable[HasPrediction]) -> list[float]:
 
 def step_error_pct(attempt: Attempt) -> float | None:
     """Signed error in percent of the predicted seconds of a step; None unless they were predicted and measured."""
-    predicted, measured = attempt.predicted_step_seconds, attempt.measured_step_seconds
+    predicted, measured = attempt.choice.step_seconds, attempt.measured_step_seconds
     return 100.0 * (predicted - measured) / measured if predicted and measured else None
 
 

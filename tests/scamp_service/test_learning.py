@@ -174,17 +174,17 @@ def test_what_is_needed_after_all_costs_a_failure_after_16_trials_and_again_afte
 def test_step_times_are_predicted_as_measured_after_three_trials_and_stay_so(empty: Store) -> None:
     attempts = HiddenMemory(empty, slow=1.75).attempts()
     assert {attempt.measured_step_seconds for attempt in attempts} == {1.75}
-    predicted = [attempt.predicted_step_seconds for attempt in attempts]
+    predicted = [attempt.choice.step_seconds for attempt in attempts]
     assert predicted[:3] == [1.0] * 3 and predicted[8:] == [1.75] * (TRIALS - 8)
-    assert {attempt.step_factor for attempt in attempts[8:]} == {1.75}, "not learned from its own correction"
+    assert {attempt.choice.step_factor for attempt in attempts[8:]} == {1.75}, "not learned from its own correction"
 
 
 def test_step_times_of_gangs_say_nothing_about_one_rank(empty: Store) -> None:
     study = HiddenMemory(empty, trials=24, ranks=(1, 2), slow=1.75)
     for num_ranks in (1, 2):
         of_gangs = [attempt for attempt in study.attempts() if attempt.plan.world_size == num_ranks]
-        assert len(of_gangs) > 8 and [attempt.step_factor for attempt in of_gangs[:3]] == [1.0] * 3
-        assert of_gangs[-1].step_factor == 1.75
+        assert len(of_gangs) > 8 and [attempt.choice.step_factor for attempt in of_gangs[:3]] == [1.0] * 3
+        assert of_gangs[-1].choice.step_factor == 1.75
 
 
 def test_what_one_study_has_learned_the_next_one_knows(empty: Store) -> None:

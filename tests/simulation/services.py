@@ -106,8 +106,9 @@ class SimulatedSizer:
                 other, least = _choice(plan, corrected, slow_downs), choices[-1].step_seconds or 0.0
                 if corrected.reserved_mib <= 96 and (other.step_seconds or 0.0) < least:
                     choices.append(other)
-            sized = Sized("s", own_choice.plan, own_choice.prediction, answer.reason, learned_bytes)
-            return replace(sized.taking(own_choice), choices=tuple(choices) if len(choices) > 1 else ())
+            return Sized(
+                "s", own_choice, answer.reason, learned_bytes, choices=tuple(choices) if len(choices) > 1 else ()
+            )
         assert isinstance(answer, NoPlan)
         return Unsized(answer.reason, infeasible=True, offer=cluster.offer)
 

@@ -197,21 +197,16 @@ def _dominated(s: Snapshot, trial: Trial) -> str:
 
 
 def _begin(s: Snapshot, trial: Trial, placement: Placement, learned: Corrections) -> Begin:
-    sized = offer_choices(s, trial, learned)[placement.choice]
     attempt = Attempt(
         trial_id=trial.id,
         attempt=trial.attempt + 1,
         token="",
         state=AttemptState.STARTING,
-        plan=sized.plan,
+        choice=offer_choices(s, trial, learned)[placement.choice],
         devices=placement.devices,
         device_kinds=tuple(sorted({device.kind for device in s.cluster.devices if device.id in placement.devices})),
-        prediction=sized.prediction,
         placement_reason=placement.reason,
         created_at=s.now,
-        predicted_step_seconds=sized.step_seconds,
-        step_factor=sized.step_factor,
-        predicted_communication_share=sized.communication_share,
     )
     return Begin(attempt, order_for(s, trial, attempt))
 
@@ -349,7 +344,7 @@ def offer_choices(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choi
     sized = _sized(trial)
     project = s.packing.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
     if not sized.choices or trial.num_oom or trial.num_lost or project.devices is not None:
-        return (sized.own_choice,)
+        return (sized.choice,)
     of_family = learned.get(s.studies[trial.study_id].family(trial), {})
 
     def is_known(choice: Choice) -> bool:

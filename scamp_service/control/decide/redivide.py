@@ -93,7 +93,7 @@ def _devices_of_others(s: Snapshot, jobs: Sequence[_Job]) -> set[str]:
 
 def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _Job | None:
     """The running trial as one that may change; None if it may not, or if too little is known about its speed."""
-    if not is_training(s, trial, attempt) or not trial.is_kept(attempt) or not attempt.predicted_step_seconds:
+    if not is_training(s, trial, attempt) or not trial.is_kept(attempt) or not attempt.choice.step_seconds:
         return None
     offers = offer_choices(s, trial, learned)
     present = next(

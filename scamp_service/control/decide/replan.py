@@ -104,14 +104,7 @@ def find_narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt
         return None
     if before.plan.world_size >= attempt.plan.world_size or trial.num_lost >= study.budget.max_lost:
         return None
-    choice = Choice(
-        before.plan,
-        before.prediction,
-        before.predicted_step_seconds,
-        before.step_factor,
-        before.predicted_communication_share,
-    )
-    return replace(trial.sized.taking(choice), reason="the plan before the wider one")
+    return replace(trial.sized.taking(before.choice), reason="the plan before the wider one")
 
 
 def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: Attempt) -> bool:
@@ -152,12 +145,12 @@ def restart_seconds(attempt: Attempt) -> float:
 
 def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, choice: Choice) -> float:
     """Seconds that the trial would end earlier: steps since its last checkpoint are made again."""
-    if not attempt.predicted_step_seconds or not choice.step_seconds:
+    if not attempt.choice.step_seconds or not choice.step_seconds:
         return 0.0
     left = seconds_to_go(s, trial, attempt)
     lost_seconds = seconds_since_checkpoint(s, trial, attempt)
     gain = counts_as(trial, choice.plan) / counts_as(trial, attempt.plan)
-    ratio = choice.step_seconds / attempt.predicted_step_seconds / gain
+    ratio = choice.step_seconds / attempt.choice.step_seconds / gain
     return left - (left + lost_seconds) * ratio - restart_seconds(attempt)
 
 

@@ -71,7 +71,11 @@ def _number(value: float | None) -> float | None:
 
 
 def _of_plan(name: str) -> SortOrder:
-    return SortOrder(("plan",), lambda plan: getattr(plan, name) if plan else None)
+    return SortOrder(("sized",), lambda sized: getattr(sized.plan, name) if sized else None)
+
+
+def _of_prediction(name: str) -> SortOrder:
+    return SortOrder(("sized",), lambda sized: getattr(sized.prediction, name) or None if sized else None)
 
 
 def _params(params: Mapping[str, Any]) -> list[tuple[str, bool, Any]]:
@@ -108,14 +112,10 @@ ORDERS: Mapping[By, SortOrder] = {
     By.BATCH: _of_plan("batch"),
     By.MICRO_BATCH: _of_plan("micro_batch"),
     By.RECOMPUTE: _of_plan("recompute"),
-    By.PREDICTED: SortOrder(
-        ("predicted_bytes", "extra_bytes", "bias_bytes"),
-        lambda predicted, extra, bias: predicted - extra + bias or None,
-    ),
+    By.PREDICTED: _of_prediction("expected_bytes"),
     By.MEASURED: SortOrder(("measured_bytes",), lambda measured: measured or None),
-    By.RESERVED: SortOrder(("reserved_mib",), lambda reserved: reserved or None),
+    By.RESERVED: _of_prediction("reserved_mib"),
     By.ATTEMPTS: SortOrder(("attempt",), lambda attempt: attempt),
     By.SECONDS: SortOrder(("started_at", "finished_at"), _seconds),
     By.REASON: SortOrder(("reason",), lambda reason: reason or None),
 }
-"""``PREDICTED`` is the peak to compare with the measured one: see ``Prediction.expected_bytes``."""

@@ -16,6 +16,7 @@ from typing import Any
 from estimators.model import MIB
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import Origin, TrialState
+from scamp_service.model import Sized
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.spaces.expression import Expression
 
@@ -46,8 +47,8 @@ def _mib(num_bytes: int) -> float | None:
     return num_bytes / MIB or None
 
 
-def _of_plan(name: str) -> Quantity:
-    return Quantity(("plan",), lambda plan: getattr(plan, name) if plan else None)
+def _of_sized(value: Callable[[Sized], Any]) -> Quantity:
+    return Quantity(("sized",), lambda sized: value(sized) if sized else None)
 
 
 QUANTITIES: Mapping[str, Quantity] = {
@@ -60,18 +61,16 @@ QUANTITIES: Mapping[str, Quantity] = {
     "oom": Quantity(("num_oom",), _as_it_is),
     "parent": Quantity(("parent_number",), _as_it_is),
     "reason": Quantity(("reason",), _as_it_is),
-    "ranks": _of_plan("world_size"),
-    "batch": _of_plan("batch"),
-    "micro_batch": _of_plan("micro_batch"),
-    "recompute": _of_plan("recompute"),
+    "ranks": _of_sized(lambda sized: sized.plan.world_size),
+    "batch": _of_sized(lambda sized: sized.plan.batch),
+    "micro_batch": _of_sized(lambda sized: sized.plan.micro_batch),
+    "recompute": _of_sized(lambda sized: sized.plan.recompute),
     "values": Quantity(("values",), lambda values: None if values is None else list(map(_finite, values))),
-    "flops": Quantity(("flops_per_sample",), _as_it_is),
-    "num_params": Quantity(("num_params",), lambda num: num or None),
-    "predicted_mib": Quantity(
-        ("predicted_bytes", "extra_bytes", "bias_bytes"), lambda peak, extra, bias: _mib(peak - extra + bias)
-    ),
+    "flops": _of_sized(lambda sized: sized.flops_per_sample),
+    "num_params": _of_sized(lambda sized: sized.num_params or None),
+    "predicted_mib": _of_sized(lambda sized: _mib(sized.prediction.expected_bytes)),
     "measured_mib": Quantity(("measured_bytes",), _mib),
-    "reserved_mib": Quantity(("reserved_mib",), lambda mib: mib or None),
+    "reserved_mib": _of_sized(lambda sized: sized.prediction.reserved_mib or None),
     "step_seconds": Quantity(("measured_step_seconds",), _as_it_is),
     "seconds": Quantity(
         ("started_at", "finished_at"), lambda start, end: None if start is None or end is None else end - start

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import bindparam, select
 
-from estimators.model import Plan
 from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, StudyState, TrialState
-from scamp_service.model import Json
+from scamp_service.model import Json, Sized
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.events import NewMetrics, TrialChange
@@ -79,8 +78,7 @@ class OptunaTrialRow(NamedTuple):
     step: int
     started_at: float | None
     finished_at: float | None
-    plan: Plan | None
-    reserved_mib: int
+    sized: Sized | None
     measured_bytes: int
     params: Json | None
     searched: Searched | None

@@ -13,6 +13,7 @@ from scamp_service.model import LogLine, Metric, Report
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.events import NewMetrics
+from scamp_service.store.rows import columns_of
 from scamp_service.store.writes.transactions import Transactions
 from scamp_service.study.objective import measured_metrics
 
@@ -118,12 +119,12 @@ class Reports(Transactions):
     def _insert_metrics(self, connection: sa.Connection, rows: Sequence[Metric]) -> bool:
         """Insert the rows that are new; True if any was."""
         insert = self._insert_new(schema.metrics, "trial_id", "attempt", "seq", returns="seq")
-        return connection.execute(insert, [_fields_of(row) for row in rows]).first() is not None
+        return connection.execute(insert, [columns_of(row) for row in rows]).first() is not None
 
     def _insert_logs(self, connection: sa.Connection, rows: Sequence[LogLine]) -> None:
         self._database.order_commits(connection)  # a reader follows logs by row id
         insert = self._insert_new(schema.logs, "trial_id", "attempt", "rank", "seq")
-        connection.execute(insert, [_fields_of(row) for row in rows])
+        connection.execute(insert, [columns_of(row) for row in rows])
 
 
 def _newest_complete(report: Report) -> Metric | None:
@@ -160,7 +161,3 @@ def _newest(row: Metric, objectives: Sequence[str]) -> dict[str, Any]:
     """The value of the first objective that evaluations report, and the values of all if there are several."""
     every = [row.values.get(name) for name in objectives] if len(objectives) > 1 else None
     return {"_value": row.values[measured_metrics(objectives)[0]], "_values": every}
-
-
-def _fields_of(row: Metric | LogLine) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__slots__}

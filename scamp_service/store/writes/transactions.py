@@ -21,7 +21,6 @@ from scamp_service.store import statements as sql
 from scamp_service.store.connected import Connected
 from scamp_service.store.database import Database
 from scamp_service.store.events import AttemptChange, Change, StudyChange, TrialChange
-from scamp_service.store.rows import attempt_of
 from scamp_service.store.tallies import COLOCATED, RANKS, difference, measure_trial, trial_tallies
 
 
@@ -56,8 +55,8 @@ class Transactions(Connected):
     def _tally_gang(self, connection: sa.Connection, study_id: int, attempt: Attempt) -> None:
         """Count the ranks of a new attempt instead of the last one's, and the gangs that now share its devices."""
         keys = {"trial_id": attempt.trial_id, "attempt": attempt.attempt - 1}
-        last = connection.execute(sql.LAST_PLAN, keys).scalar()
-        before = {f"{RANKS}{last.world_size}": 1} if last else {}
+        last = connection.execute(sql.LAST_CHOICE, keys).scalar()
+        before = {f"{RANKS}{last.plan.world_size}": 1} if last else {}
         self._tally(connection, study_id, difference(before, {f"{RANKS}{attempt.plan.world_size}": 1}))
         open_gangs = connection.execute(sql.OPEN_ON_STUDY, {"study_id": study_id}).scalars().all()
         most = max((sum(device in gang for gang in open_gangs) for device in attempt.devices), default=0)
@@ -67,7 +66,7 @@ class Transactions(Connected):
         """Keep what the attempts of a trial measured, after one of them has changed."""
         rows = connection.execute(queries.TRIAL_ATTEMPTS, {"trial_id": trial_id}).all()
         study_id = connection.execute(sql.STUDY_OF_TRIAL, {"id": trial_id}).scalar_one()
-        row = {"trial_id": trial_id, "study_id": study_id, **asdict(measure_trial(map(attempt_of, rows)))}
+        row = {"trial_id": trial_id, "study_id": study_id, **asdict(measure_trial(Attempt(*row) for row in rows))}
         connection.execute(self._replace(schema.measured, "trial_id"), row)
 
     def _insert_new(self, table: sa.Table, *unique: str, returns: str = "") -> Any:
@@ -103,9 +102,8 @@ class Transactions(Connected):
         now: float,
         study_id: int | None = None,
     ) -> None:
-        change = AttemptChange(
-            trial_id, attempt, moved.state, moved.devices, moved.mib_per_rank, moved.outcome, moved.detail
-        )
+        mib_per_rank = moved.choice.prediction.reserved_mib
+        change = AttemptChange(trial_id, attempt, moved.state, moved.devices, mib_per_rank, moved.outcome, moved.detail)
         self._emit(connection, change, now, study_id, trial_id)
 
     def _emit(

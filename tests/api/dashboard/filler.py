@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from estimators.model import MIB, Plan
@@ -15,7 +14,7 @@ from scamp_service.model import Json, LogLine, Metric, Report, Study, TrialChang
 from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
-from tests.values import new_attempt, sized
+from tests.values import changed, new_attempt, sized
 
 T = TrialState
 
@@ -70,7 +69,7 @@ class Filler:
     ) -> None:
         """A plan whose steps are predicted to take a millisecond for each MiB, unless nothing was calibrated."""
         seconds = mib / 1000 if is_timed else None
-        sized_trial = replace(sized(plan, mib + 3, mib * MIB, reason=reason), step_seconds=seconds)
+        sized_trial = changed(sized(plan, mib + 3, mib * MIB, reason=reason), step_seconds=seconds)
         self.move(trial, T.WAITING, 0, T.QUEUED, sized=sized_trial, reason=reason, changes=TrialChanges(family="vit"))
 
     def begin(
@@ -83,7 +82,7 @@ class Filler:
             trial, attempt, token=token, plan=row.plan, devices=devices, device_kinds=("virtual",),
             placement_reason=reason, now=self.tick(),
         )  # fmt: skip
-        planned = replace(new, prediction=row.prediction, predicted_step_seconds=row.predicted_step_seconds)
+        planned = changed(new, prediction=row.prediction, step_seconds=row.predicted_step_seconds)
         begun = self.store.begin_attempt(planned)
         assert begun and self.store.report_started(trial, attempt, token, now=self.tick())
 

@@ -15,7 +15,7 @@ from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import RecordedPipeline, TrialChanges
 from scamp_service.store.store import Store
 from tests.api.dashboard.filler import DEVICES, Filler
-from tests.values import sized
+from tests.values import changed, sized
 
 T = TrialState
 
@@ -57,7 +57,7 @@ def test_a_trial_says_that_its_step_time_is_corrected_by_earlier_trials(
 ) -> None:
     fill = Filler(store)
     (trial,) = fill.ids(fill.study("learned", [{"depth": 2, "lr": 0.001}], trials=1))
-    sized_trial = replace(sized(Plan(32)), step_seconds=0.026, step_factor=1.3)
+    sized_trial = changed(sized(Plan(32)), step_seconds=0.026, step_factor=1.3)
     fill.move(trial, T.WAITING, 0, T.QUEUED, sized=sized_trial, reason="fits", changes=TrialChanges(family="vit"))
     page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
     expect(page.locator("#step-time")).to_have_text("26 ms / –")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,7 @@ from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import TrialState
 from scamp_service.store.recorded_cluster import RecordedCluster, RecordedController
 from tests.services.serving import DEVICE, InProcess, fill
-from tests.values import sized
+from tests.values import changed, sized
 
 
 def test_the_cluster_is_starting_until_a_controller_reports(api: InProcess) -> None:
@@ -82,7 +81,7 @@ def test_waiting_trials_say_what_they_lack_and_more_devices_are_tried_in_a_simul
     view = api.get("/v1/cluster").json()["waiting"][0]
     assert (view["blocked"], view["starts_in_seconds"]) == ("plan", None)
     api.app.state.forecasts._known = None  # not kept from before
-    planned = replace(sized(Plan(4, 1, dp_replicate=2)), step_seconds=3.0)
+    planned = changed(sized(Plan(4, 1, dp_replicate=2)), step_seconds=3.0)
     assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
     view = api.get("/v1/cluster").json()["waiting"][0]
     assert (view["blocked"], view["starts_in_seconds"]) == ("too large", None)  # two ranks, one device

@@ -18,7 +18,7 @@ from scamp_service.lifecycle import Outcome, TrialState, WaitsFor
 from scamp_service.model import LogLine, Metric, RecordedPipeline, Report, TrialChanges
 from scamp_service.store.recorded_cluster import RecordedCluster
 from tests.services.serving import DEVICE, SECRET, InProcess, fill
-from tests.values import new_attempt, sized
+from tests.values import changed, new_attempt, sized
 
 
 def test_pages_follow_each_other_without_a_gap_or_a_repeat(api: InProcess) -> None:
@@ -171,12 +171,12 @@ def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
     study = fill(api.store, num_trials=4)
     waiting = api.store.trials(study.id)[2]
     path = f"/v1/studies/{study.id}/trials/2"
-    sized_trial = replace(sized(), step_seconds=0.3, step_factor=1.5)
+    sized_trial = changed(sized(), step_seconds=0.3, step_factor=1.5)
     assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
     trial = api.get(path).json()
     names = ("predicted_step_seconds", "step_factor", "measured_step_seconds")
     assert [trial[name] for name in names] == [0.3, 1.5, None]
-    attempt = replace(new_attempt(waiting.id, token=SECRET), predicted_step_seconds=0.3, step_factor=1.5)
+    attempt = changed(new_attempt(waiting.id, token=SECRET), step_seconds=0.3, step_factor=1.5)
     assert api.store.begin_attempt(attempt)
     assert api.store.report(Report(waiting.id, 1, SECRET, measured_bytes=9, step_seconds=0.4, timed_steps=7), now=3.0)
     trial = api.get(path).json()
@@ -289,7 +289,7 @@ def test_the_prediction_that_compares_with_the_measured_peak_is_one_number_every
     planned = sized(Plan(2, 4, tp=2, pp=2), 54, 50 * 2**20, extra_bytes=30 * 2**20, bias_bytes=5 * 2**20)
     assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
     begun = new_attempt(waiting.id, token=SECRET, plan=planned.plan, devices=("n/0", "n/1", "n/2", "n/3"), now=2.0)
-    assert api.store.begin_attempt(replace(begun, prediction=planned.prediction))
+    assert api.store.begin_attempt(changed(begun, prediction=planned.prediction))
     assert api.store.report(Report(waiting.id, 1, SECRET, measured_bytes=25 * 2**20), now=3.0)
     trial = api.get(f"/v1/studies/{study.id}/trials/2").json()
     [attempt] = trial["attempts"]

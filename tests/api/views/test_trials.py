@@ -28,7 +28,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import LogLine, Metric
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
-from tests.values import attempt, sized, trial
+from tests.values import attempt, changed, sized, trial
 
 ONE = Objectives((Objective(metric="accuracy"),))
 
@@ -49,7 +49,7 @@ def test_a_planned_trial_has_the_plan_and_its_prediction() -> None:
     sized_trial = sized(
         Plan(2, 4, tp=2, pp=2), extra_bytes=3 * MIB, bias_bytes=MIB, reason="the fastest", learned_bytes=7
     )
-    shown = as_json(trial_view(trial(sized=replace(sized_trial, step_seconds=0.5, step_factor=1.5)), ONE, {}))
+    shown = as_json(trial_view(trial(sized=changed(sized_trial, step_seconds=0.5, step_factor=1.5)), ONE, {}))
     assert shown["plan"] == sized_trial.plan.to_json() and Plan.from_json(shown["plan"]) == sized_trial.plan
     names = ("plan_reason", "num_ranks", "batch", "predicted_bytes", "extra_bytes", "expected_bytes", "learned_bytes")
     assert [shown[name] for name in names] == ["the fastest", 4, 8, 20 * MIB, 3 * MIB, 18 * MIB, 7]
@@ -67,7 +67,7 @@ def test_an_attempt_is_shown_with_all_its_fields_but_the_token() -> None:
     begun = attempt(token="a secret", devices=("n/0", "n/1"), plan=Plan(4, dp_shard=2))
     shown = as_json(attempt_view(begun))
     assert "a secret" not in json.dumps(shown)
-    inside = {"trial_id", "token", "prediction", "device_kinds"}
+    inside = {"trial_id", "token", "choice", "device_kinds"}
     assert {field.name for field in fields(begun)} - inside <= set(AttemptView.model_fields) == set(shown)
     assert (shown["devices"], shown["num_ranks"], shown["mib_per_rank"]) == (["n/0", "n/1"], 2, 24)
 
@@ -92,7 +92,7 @@ def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order
 
 def test_an_out_of_memory_is_a_lower_bound_and_one_of_an_evaluation_has_the_peak_of_evaluations() -> None:
     done = attempt(outcome=Outcome.DONE, measured_bytes=19 * MIB)
-    evaluated = replace(
+    evaluated = changed(
         attempt(attempt=2, outcome=Outcome.OUT_OF_MEMORY, measured_bytes=31 * MIB, phase=AttemptPhase.EVALUATION),
         prediction=replace(done.prediction, evaluation_bytes=30 * MIB),
     )

@@ -25,7 +25,7 @@ from placement.planning.step_seconds import (
     predicted_step_seconds,
     with_memory,
 )
-from scamp_service.sizing.sizer import recorded_pipeline, with_seconds
+from scamp_service.sizing.sizer import choice_of, learned_in_words, recorded_pipeline
 from tests.values import prediction, sized
 
 
@@ -128,22 +128,26 @@ def test_stages_that_wait_leave_their_cores_to_others() -> None:
 def test_what_was_learned_corrects_the_prediction_and_is_said() -> None:
     plan = Plan(4, dp_shard=4)
     learned: Mapping[str, SlowDown] = {"FSDP": SlowDown(2.6, 5)}
-    timed = with_seconds(sized(plan), of_plan(plan, 2.0), TWO_CORES, learned)
+    timed = choice_of(plan, prediction(), of_plan(plan, 2.0), TWO_CORES, learned)
     assert timed.step_seconds == pytest.approx(18.0 * 1.3) and timed.step_factor == pytest.approx(1.3)
-    assert timed.reason == "fits; step times × 1.3 as measured on 5 trials of this family (FSDP)"
+    assert learned_in_words(timed, learned) == "; step times × 1.3 as measured on 5 trials of this family (FSDP)"
 
 
 def test_a_prediction_that_was_right_is_not_worth_a_word() -> None:
-    timed = with_seconds(sized(Plan(4)), of_plan(Plan(4), 2.0), KIND, {"one rank": SlowDown(1.02, 5)})
-    assert (timed.step_seconds, timed.reason) == (9.0 * 1.02, "fits")
+    learned: Mapping[str, SlowDown] = {"one rank": SlowDown(1.02, 5)}
+    timed = choice_of(Plan(4), prediction(), of_plan(Plan(4), 2.0), KIND, learned)
+    assert (timed.step_seconds, learned_in_words(timed, learned)) == (9.0 * 1.02, "")
 
 
 def test_a_way_in_which_the_family_has_not_run_is_as_slow_as_its_slowest_one() -> None:
     plan = Plan(4, dp_shard=4)
-    timed = with_seconds(sized(plan), of_plan(plan, 2.0), TWO_CORES, {"pipeline": SlowDown(2.6, 5)})
+    learned: Mapping[str, SlowDown] = {"pipeline": SlowDown(2.6, 5)}
+    timed = choice_of(plan, prediction(), of_plan(plan, 2.0), TWO_CORES, learned)
     assert timed.step_seconds == pytest.approx(18.0 * 1.3) and timed.step_factor == pytest.approx(1.3)
-    assert timed.reason == "fits; step times × 1.3 as measured in the slowest way in which this family has run"
-    assert with_seconds(sized(plan), of_plan(plan, 2.0), None, {}) == sized(plan)
+    words = learned_in_words(timed, learned)
+    assert words == "; step times × 1.3 as measured in the slowest way in which this family has run"
+    unknown = choice_of(plan, prediction(), of_plan(plan, 2.0), None, {})
+    assert unknown == sized(plan).choice and not learned_in_words(unknown, {})
 
 
 def test_a_stage_sends_its_results_at_the_end_of_its_passes() -> None:
@@ -242,9 +246,8 @@ def test_a_trial_keeps_the_step_of_its_pipeline_as_it_is_predicted() -> None:
     plan = Plan(1, 4, pp=2)
     plan_profile = with_peaks(of_plan(plan, 3.0, 3.0), plan)
     options = (Option(Plan(4), prediction(), 1), Option(plan, prediction(), 96))
-    sized_trial = replace(sized(plan), options=options, prediction=prediction(extra_bytes=7))
-    learned = with_seconds(sized_trial, plan_profile, TWO_CORES, {"pipeline": SlowDown(1.5, 5)})
-    kept = recorded_pipeline(learned, plan_profile, TWO_CORES)
+    learned = choice_of(plan, prediction(extra_bytes=7), plan_profile, TWO_CORES, {"pipeline": SlowDown(1.5, 5)})
+    kept = recorded_pipeline(replace(sized(plan), options=options, choice=learned), plan_profile, TWO_CORES)
     assert kept is not None and (kept.unit, kept.communicates, kept.offered_mib) == ("s", True, 96)
     assert kept.step.seconds == learned.step_seconds and kept.step.timeline().rows[1].peak_bytes == 122
 

@@ -26,7 +26,7 @@ from scamp_service.store.tallies import prediction_errors_pct
 from scamp_service.study.parse import parse_study
 from tests.conftest import Scamp
 from tests.services.serving import DEVICE, SECRET, SPEC, free_port, full_spec, served, settings_in
-from tests.values import new_attempt, sized, trial
+from tests.values import changed, new_attempt, sized, trial
 
 FIXED: dict[str, Any] = {
     "fixed": {},
@@ -52,7 +52,7 @@ def test_the_leaderboard_compares_tensors_that_were_predicted_with_tensors_that_
 def test_the_leaderboard_has_the_milliseconds_of_a_step_below_the_memory_of_trials_that_have_any() -> None:
     sized_trial = trial(measured_bytes=25 * MIB, measured_step_seconds=0.0314159, check_share=0.013)
     assert sized_trial.sized is not None
-    predicted = replace(sized_trial, number=1, sized=replace(sized_trial.sized, step_seconds=1.25))
+    predicted = replace(sized_trial, number=1, sized=changed(sized_trial.sized, step_seconds=1.25))
     shown = printed(leaderboard(map(trial_fields, (sized_trial, predicted)), FIXED), 80)
     assert "– / 31.4" in shown and "1250 / 31.4" in shown and "1.3% checking" in shown
     assert " / 31.4" not in printed(leaderboard([trial_fields(trial(measured_bytes=25 * MIB))], FIXED))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.quick_store import empty_store
-from tests.values import new_attempt, sized
+from tests.values import changed, new_attempt, sized
 
 STEP_SECONDS = 2.0
 
@@ -42,7 +41,7 @@ def queued(store: Store, study: int, numbers: range, ranks: int = 1, mib: int = 
     """Trials of the study with plans that take 20 s each."""
     store.create_trials(study, [(number, {"lr": 1e-3}) for number in numbers], now=0.0)
     ids = [store.trial_by_number(study, number).id for number in numbers]
-    plan = replace(sized(Plan(8 // ranks, 1, dp_shard=ranks), mib), step_seconds=STEP_SECONDS)
+    plan = changed(sized(Plan(8 // ranks, 1, dp_shard=ranks), mib), step_seconds=STEP_SECONDS)
     for trial_id in ids:
         assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0, sized=plan)
     return ids
@@ -51,7 +50,7 @@ def queued(store: Store, study: int, numbers: range, ranks: int = 1, mib: int = 
 def untimed(store: Store, study: int, numbers: range, ranks: int = 1, mib: int = 24, passed_over: int = 0) -> list[int]:
     """Trials of the study with plans whose seconds nobody knows."""
     ids = queued(store, study, numbers, ranks, mib)
-    plan = replace(sized(Plan(8 // ranks, 1, dp_shard=ranks), mib), step_seconds=None)
+    plan = changed(sized(Plan(8 // ranks, 1, dp_shard=ranks), mib), step_seconds=None)
     for trial_id in ids:
         move = (trial_id, TrialState.QUEUED, 0, TrialState.QUEUED)
         changes = TrialChanges(passed_over=passed_over)
@@ -62,7 +61,7 @@ def untimed(store: Store, study: int, numbers: range, ranks: int = 1, mib: int =
 def begin(store: Store, trial_id: int, *devices: str, step_seconds: float | None = STEP_SECONDS) -> None:
     plan = Plan(8 // len(devices), 1, dp_shard=len(devices))
     attempt = new_attempt(trial_id, devices=devices, plan=plan)
-    assert store.begin_attempt(replace(attempt, predicted_step_seconds=step_seconds))
+    assert store.begin_attempt(changed(attempt, step_seconds=step_seconds))
 
 
 def devices(num: int, kind: str = "V100-16") -> Cluster:

@@ -99,7 +99,7 @@ def test_a_study_traces_wider_plans_with_their_seconds_beside_the_plan_of_an_est
         sizer.close()
     assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (answer.choice.plan, answer.reason)
     narrow, wide = sized.choices
-    assert (narrow.plan, narrow.step_seconds) == (sized.plan, sized.step_seconds)
+    assert (narrow.plan, narrow.step_seconds) == (sized.plan, sized.choice.step_seconds)
     assert wide.plan.world_size == 2
     assert narrow.step_seconds
     assert wide.step_seconds

@@ -161,20 +161,17 @@ def test_the_seconds_of_a_step_are_predicted_and_corrected_by_what_the_family_to
     small = {"depth": 4, "width": 64, "batch": 64}
     unknown, plain = sizing.size(small), timing.size(small)
     assert isinstance(unknown, Sized) and isinstance(plain, Sized)
-    assert unknown.step_seconds is None and "step times" not in unknown.reason
-    assert plain.step_seconds is not None
-    assert 1e-3 < plain.step_seconds < 1.0
-    assert plain.step_factor == 1.0
-    run = PastAttempt(
-        0, Layout(), ("virtual",), 1, 0, 2, 1, Ending.FINISHED, 1, plain.step_seconds, 1.0, 1.3 * plain.step_seconds
-    )
+    assert unknown.choice.step_seconds is None and "step times" not in unknown.reason
+    seconds = plain.choice.step_seconds
+    assert seconds is not None and 1e-3 < seconds < 1.0 and plain.choice.step_factor == 1.0
+    run = PastAttempt(0, Layout(), ("virtual",), 1, 0, 2, 1, Ending.FINISHED, 1, seconds, 1.0, 1.3 * seconds)
     slow = timing.size(small, past=[replace(run, trial_id=number) for number in range(3)])
     assert isinstance(slow, Sized) and slow.plan == plain.plan
-    assert slow.step_seconds == pytest.approx(1.3 * plain.step_seconds) and slow.step_factor == pytest.approx(1.3)
+    assert (slow.choice.step_seconds, slow.choice.step_factor) == pytest.approx((1.3 * seconds, 1.3))
     assert slow.reason == plain.reason + "; step times × 1.3 as measured on 3 trials of this family (one rank)"
     gangs = [replace(run, trial_id=number, layout=Layout(dp_shard=2)) for number in range(3)]
     as_gangs = timing.size(small, past=gangs)
-    assert isinstance(as_gangs, Sized) and as_gangs.step_factor == pytest.approx(1.3 * ASSUMED_CPU.sharing(2))
+    assert isinstance(as_gangs, Sized) and as_gangs.choice.step_factor == pytest.approx(1.3 * ASSUMED_CPU.sharing(2))
     assert "as measured in the slowest way in which this family has run" in as_gangs.reason, "not as fast as predicted"
 
 

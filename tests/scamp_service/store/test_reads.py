@@ -16,7 +16,7 @@ from scamp_service.store.store import Store
 from scamp_service.study.objective import Objective
 from tests.scamp_service.store.trials import run
 from tests.services.serving import SECRET, fill
-from tests.values import new_attempt
+from tests.values import changed, new_attempt, sized
 
 
 def new_study(store: Store, num_trials: int) -> list[int]:
@@ -25,7 +25,7 @@ def new_study(store: Store, num_trials: int) -> list[int]:
     store.create_trials(study.id, [(number, {}) for number in range(num_trials)], now=0.0)
     ids = [trial.id for trial in store.trials(study.id)]
     for trial_id in ids:
-        assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0)
+        assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, sized=sized(), now=0.0)
     return ids
 
 
@@ -136,7 +136,13 @@ def new_family(store: Store, names: str) -> list[int]:
     ids = [trial.id for trial in store.trials(study.id)]
     for trial_id, name in zip(ids, names, strict=True):
         assert store.move_trial(
-            trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0, changes=TrialChanges(family=name)
+            trial_id,
+            TrialState.WAITING,
+            0,
+            TrialState.QUEUED,
+            sized=sized(),
+            changes=TrialChanges(family=name),
+            now=0.0,
         )
     return ids
 
@@ -158,7 +164,7 @@ def test_the_past_of_a_family_is_that_of_its_newest_trials_in_all_studies(store:
 
 def test_the_past_of_a_family_has_its_step_times(store: Store) -> None:
     (trial_id,) = new_family(store, "f")
-    timed = replace(new_attempt(trial_id), predicted_step_seconds=0.6, step_factor=1.5)
+    timed = changed(new_attempt(trial_id), step_seconds=0.6, step_factor=1.5)
     assert store.begin_attempt(timed)
     assert store.report(Report(trial_id, 1, "t", measured_bytes=9, step_seconds=0.8, timed_steps=4), now=3.0)
     (run,) = store.family_runs("f", 10)

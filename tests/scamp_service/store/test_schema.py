@@ -12,15 +12,12 @@ import sqlalchemy as sa
 
 from estimators.model import Plan, Prediction
 from scamp_service.lifecycle import TrialState
-from scamp_service.model import Choice
+from scamp_service.model import Choice, Sized
 from scamp_service.store import schema
 from scamp_service.store.schema import (
-    ChoicesText,
+    AsJson,
     Floats,
     JsonText,
-    Names,
-    OfferText,
-    PlanText,
     Real,
     Text,
     Word,
@@ -28,23 +25,19 @@ from scamp_service.store.schema import (
     load_json,
 )
 
+CHOICES = (
+    Choice(Plan(8), Prediction(20, 4, 3, 1, 2, evaluation_bytes=21, shares_mib=(3, 2)), 0.5, 1.5, 0.0),
+    Choice(Plan(2, 2, pp=2, recompute=True), Prediction(20, 0, 3, 1, 2)),
+)
 COLUMNS: dict[str, tuple[Any, list[Any]]] = {  # name → (type, values that are read back as they were)
     "number": (Real, [None, 0.0, -1e300, 0.1, math.inf, -math.inf]),
     "text": (Text, [None, "", "naïve 😀\n\t\x1b[2J", "'; DROP TABLE x; --"]),
     "json": (JsonText, [None, {"a": [1, 2.5, "b", True, None], "ü": {}}, [], "", 0, False]),
-    "plan": (PlanText, [None, Plan(8), Plan(2, 4, tp=2, pp=2), Plan(1, dp_shard=4, recompute=True)]),
-    "choices": (
-        ChoicesText,
-        [
-            None,
-            (
-                Choice(Plan(8), Prediction(20, 4, 3, 1, 2, evaluation_bytes=21, shares_mib=(3, 2)), 0.5, 1.5, 0.0),
-                Choice(Plan(2, 2, pp=2), Prediction(20, 0, 3, 1, 2), None),
-            ),
-        ],
-    ),
-    "names": (Names, [None, (), ("n/0", "ü", "a,b")]),
-    "offer": (OfferText, [None, (), (("H100", 80_000, 2), ("virtual", 96, 4))]),
+    "choice": (AsJson(Choice.from_json), [None, *CHOICES]),
+    "sized": (AsJson(Sized.from_json), [None, Sized("s", CHOICES[0], "fits", 3, num_params=9, flops_per_sample=0.5)]),
+    "choices": (schema.trials.c.choices.type, [None, CHOICES]),
+    "names": (schema.attempts.c.devices.type, [None, (), ("n/0", "ü", "a,b")]),
+    "offer": (schema.trials.c.offer.type, [None, (), (("H100", 80_000, 2), ("virtual", 96, 4))]),
     "floats": (Floats, [None, {}, {"loss": 0.1, "ü": -2.5e-300}, {"loss": math.inf, "b": -math.inf}]),
     "state": (Word(TrialState), [None, *TrialState]),
 }

@@ -29,7 +29,7 @@ from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from scamp_service.store.summary import study_summary
 from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
-from tests.values import new_attempt, sized
+from tests.values import changed, new_attempt, sized
 from tests.waiting import PATIENCE_SECONDS
 from workloads.training.checkpoints.name import CheckpointName
 
@@ -257,12 +257,12 @@ def test_faults_and_the_time_of_the_next_attempt_are_kept(store: Store) -> None:
 
 
 def test_the_mib_of_unlike_shares_are_kept_with_the_plan_and_the_attempt(store: Store) -> None:
-    uneven = replace(sized(Plan(5, dp_shard=2, shares=(5, 3))), prediction=Prediction(24 * MIB, shares_mib=(24, 17)))
+    uneven = changed(sized(Plan(5, dp_shard=2, shares=(5, 3))), prediction=Prediction(24 * MIB, shares_mib=(24, 17)))
     trial_id = new_trial(store)
     assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=3.0, sized=uneven)
     assert store.trial(trial_id).prediction.shares_mib == (24, 17)
     begun = new_attempt(trial_id, plan=uneven.plan, devices=("n/0", "n/1"))
-    assert store.begin_attempt(replace(begun, prediction=uneven.prediction))
+    assert store.begin_attempt(changed(begun, prediction=uneven.prediction))
     (held,) = store.open_attempts()
     assert held.mibs == (24, 17)
     assert store.trial(trial_id).prediction.shares_mib == (24, 17)

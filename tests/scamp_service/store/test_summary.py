@@ -13,7 +13,7 @@ from scamp_service.model import Attempt, Report, Study, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.store.summary import LearnedMemory, OutOfMemory, Summary, learned_of, summarize
 from scamp_service.store.tallies import most_at_once, prediction_errors_pct, tally_study
-from tests.values import attempt, new_attempt, trial
+from tests.values import attempt, changed, new_attempt, sized, trial
 
 STUDY = Study(1, "s", StudyState.COMPLETED, {"objective": {"direction": "maximize"}}, None, "", 0.0, 9.0)
 
@@ -71,14 +71,14 @@ def test_the_last_exact_measurement_of_a_trial_counts_for_it() -> None:
 def test_tensors_that_a_family_is_known_to_miss_are_part_of_the_prediction_and_other_memory_is_not() -> None:
     biased = attempt(predicted_bytes=50 * MIB, extra_bytes=30 * MIB, bias_bytes=5 * MIB, measured_bytes=25 * MIB)
     assert prediction_errors_pct([biased]) == [0.0]
-    assert prediction_errors_pct([replace(biased, prediction=replace(biased.prediction, bias_bytes=0))]) == [-20.0]
+    assert prediction_errors_pct([changed(biased, prediction=replace(biased.prediction, bias_bytes=0))]) == [-20.0]
     assert prediction_errors_pct([replace(biased, measured_bytes=0)]) == []
 
 
 def test_the_error_of_step_times_is_that_of_the_last_timed_attempt_of_each_trial() -> None:
-    timed = attempt(predicted_step_seconds=0.5, measured_step_seconds=1.0)
+    timed = attempt(step_seconds=0.5, measured_step_seconds=1.0)
     second = replace(timed, attempt=2, measured_step_seconds=0.4)
-    other = replace(timed, trial_id=9, predicted_step_seconds=None)
+    other = changed(timed, trial_id=9, step_seconds=None)
     assert summary_of(timed, second, other).step_error_pct == pytest.approx({"median": 25.0, "max": 25.0})
     assert summary_of(timed).step_error_pct["max"] == 50.0
     assert summary_of(other).step_error_pct == {"median": None, "max": None}
@@ -140,7 +140,13 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     store.create_trials(study.id, [(0, {}), (1, {}), (2, {})], now=0.0)
     for row, family in zip(store.trials(study.id), ("f", "f", "g"), strict=True):
         assert store.move_trial(
-            row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, changes=TrialChanges(family=family)
+            row.id,
+            TrialState.WAITING,
+            0,
+            TrialState.QUEUED,
+            sized=sized(),
+            now=1.0,
+            changes=TrialChanges(family=family),
         )
     first = store.trials(study.id)[0].id
     assert store.begin_attempt(new_attempt(first, device_kinds=("H200",), reserved_mib=26, now=2.0))

@@ -17,7 +17,7 @@ from scamp_service.model import NO_CHANGES, Attempt, Report, Trial, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials, study_summary
 from scamp_service.store.tallies import Counted, ErrorSummary, device_seconds, error_summary, tally_study
-from tests.values import attempt, new_attempt, sized, trial
+from tests.values import attempt, changed, new_attempt, sized, trial
 
 SPEC = {"name": "s", "objective": {"metric": "m", "direction": "maximize"}}
 S = TrialState
@@ -62,7 +62,7 @@ class Walk:
         devices = tuple(source.sample(["n/0", "n/1", "n/2"], plan.world_size))
         begun = new_attempt(chosen.id, chosen.attempt + 1, plan=plan, devices=devices, reserved_mib=40, now=now)
         predicted = source.choice([None, 0.5])
-        assert self.store.begin_attempt(replace(begun, predicted_step_seconds=predicted))
+        assert self.store.begin_attempt(changed(begun, step_seconds=predicted))
 
     def follow(self, name: str, last: Attempt, source: Any, now: float) -> None:
         trial, attempt = last.trial_id, last.attempt

@@ -38,7 +38,7 @@ def counted_seconds(trial: Trial, choice: Choice) -> float | None:
 
 def step_seconds(trial: Trial, attempt: Attempt) -> float | None:
     """Seconds of one step of the study, as measured or else as predicted; None if neither is known."""
-    seconds = attempt.measured_step_seconds or attempt.predicted_step_seconds
+    seconds = attempt.measured_step_seconds or attempt.choice.step_seconds
     return seconds and seconds / counts_as(trial, attempt.plan)
 
 

@@ -36,4 +36,4 @@ def patience_seconds(budget: Budget, attempt: Attempt) -> float:
         return budget.stall_seconds
     if attempt.measured_step_seconds:
         return max(LEAST_SECONDS, STEPS * attempt.measured_step_seconds)
-    return max(FIRST_SECONDS, STEPS * (attempt.predicted_step_seconds or 0.0))
+    return max(FIRST_SECONDS, STEPS * (attempt.choice.step_seconds or 0.0))

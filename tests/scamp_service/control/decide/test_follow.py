@@ -18,7 +18,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import UNCHANGED
 from tests.scamp_service.control.decide.snapshots import ALIVE, FAILED, effects_of, only_move, study
 from tests.scamp_service.control.stopping.rungs import rung_of
-from tests.values import attempt, trial
+from tests.values import attempt, changed, trial
 
 
 def test_a_done_attempt_completes_its_trial_and_is_ended_only_when_its_gang_is_gone() -> None:
@@ -58,8 +58,8 @@ def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> Non
     move = only_move(effects_of(trials=[trial(plan=plan)], attempts=[oom]))
     assert move.to is TrialState.WAITING and move.changes.num_oom == 1
     heavy = replace(oom.prediction, evaluation_bytes=70 * MIB)
-    assert replace(oom, prediction=heavy).expected_bytes == 70 * MIB, "what it held is not compared with a step"
-    assert replace(oom, prediction=heavy, phase="").expected_bytes == oom.prediction.expected_bytes
+    assert changed(oom, prediction=heavy).expected_bytes == 70 * MIB, "what it held is not compared with a step"
+    assert changed(oom, prediction=heavy, phase="").expected_bytes == oom.prediction.expected_bytes
     assert move.reason.startswith("an evaluation of 2 samples at a time ran out of memory")
     run = replace(FAILED, ending=Ending.EVALUATION_OUT_OF_MEMORY, evaluation_bytes=16 * MIB, evaluation_batch=2)
     waiting = trial(state=TrialState.WAITING, plan=None)

@@ -18,7 +18,7 @@ from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects_of, only_move, study
-from tests.values import attempt, sized, trial
+from tests.values import attempt, changed, sized, trial
 from workloads.training.checkpoints.name import CheckpointName, Donor
 
 
@@ -216,7 +216,7 @@ def test_trials_start_on_kept_devices_if_they_would_end_before_by_the_step_times
 
     assert started(PASSES_BEFORE_RESERVATION) == [60], "100 steps of 1 s, while the slowest has as many of 20 s to go"
     assert started(PASSES_BEFORE_DRAINING) == [], "the wait of the large one is bounded"
-    slow = replace(small, sized=replace(sized(Plan(8), 10), step_seconds=30.0))
+    slow = replace(small, sized=changed(sized(Plan(8), 10), step_seconds=30.0))
     assert started(PASSES_BEFORE_RESERVATION, slow) == [], "its own prediction comes first"
 
 

@@ -18,7 +18,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Choice, Trial
 from tests import values
 from tests.scamp_service.control.decide import snapshots
-from tests.values import attempt, sized
+from tests.values import attempt, changed, sized
 from workloads.training.checkpoints.name import CheckpointName
 
 ONE, TWO, FOUR = Plan(8), Plan(4, dp_shard=2), Plan(2, dp_shard=4)
@@ -30,7 +30,7 @@ ALL = ("n/0", "n/1", "n/2", "n/3")
 def trial(number: int = 1, **changes: Any) -> Trial:
     row = values.trial(**{"id": number, "number": number, "step": 100, **changes})
     assert row.sized is not None
-    return replace(row, sized=replace(row.sized, step_seconds=1.0, choices=CHOICES))
+    return replace(row, sized=changed(row.sized, step_seconds=1.0, choices=CHOICES))
 
 
 def queued(number: int) -> Trial:
@@ -39,7 +39,7 @@ def queued(number: int) -> Trial:
 
 def running(number: int = 1, plan: Plan = ONE, devices: tuple[str, ...] = ("n/0",), **changes: Any) -> Attempt:
     seconds = SECONDS[plan]
-    fields = {"predicted_step_seconds": seconds, "measured_step_seconds": seconds, "checkpoint_step": 100}
+    fields = {"step_seconds": seconds, "measured_step_seconds": seconds, "checkpoint_step": 100}
     return attempt(**{"trial_id": number, "plan": plan, "devices": devices, **fields, **changes})
 
 

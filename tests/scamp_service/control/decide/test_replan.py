@@ -17,7 +17,7 @@ from scamp_service.model import Attempt, Choice, Trial, TrialChanges
 from tests import values
 from tests.scamp_service.control.decide import snapshots
 from tests.scamp_service.control.decide.snapshots import ALIVE
-from tests.values import attempt, sized
+from tests.values import attempt, changed, sized
 from workloads.training.checkpoints.name import CheckpointName
 
 WIDE = Plan(2, dp_shard=4)
@@ -36,13 +36,13 @@ def trial(*wider: Choice, **changes: Any) -> Trial:
     """A trial at step 100 whose first plan has one rank and steps of a second; by default it offers a wider one."""
     row = values.trial(**{"step": 100, **changes})
     assert row.sized is not None
-    timed = replace(row.sized, step_seconds=1.0)
+    timed = changed(row.sized, step_seconds=1.0)
     others = wider or (choice(WIDE, 0.3),)
-    return replace(row, sized=replace(timed, choices=(timed.own_choice, *others)))
+    return replace(row, sized=replace(timed, choices=(timed.choice, *others)))
 
 
 def running(**changes: Any) -> Attempt:
-    return attempt(predicted_step_seconds=1.0, measured_step_seconds=2.0, **changes)
+    return attempt(step_seconds=1.0, measured_step_seconds=2.0, **changes)
 
 
 def effects_of(trials: list[Trial], attempts: list[Attempt], **fields: Any) -> list[Effect]:

@@ -20,7 +20,7 @@ from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.predicted import Bound, PredictedBounds
 from tests.scamp_service.control.decide.snapshots import FAILED, effects_of, only_move, study
-from tests.values import sized, trial
+from tests.values import changed, sized, trial
 
 
 def test_a_trial_that_ran_out_of_memory_is_sized_with_what_its_own_runs_show() -> None:
@@ -63,9 +63,9 @@ def test_a_candidate_is_sized_with_the_past_of_its_family_and_runs_with_the_seco
     assert [effect.demand.past for effect in decided if isinstance(effect, Size)] == [(FAILED,)]
     queued = trial(state=TrialState.QUEUED, attempt=0)
     assert queued.sized is not None
-    timed = replace(queued, sized=replace(queued.sized, step_seconds=0.6, step_factor=1.5))
+    timed = replace(queued, sized=changed(queued.sized, step_seconds=0.6, step_factor=1.5))
     (begin,) = (effect for effect in effects_of(trials=[timed]) if isinstance(effect, Begin))
-    assert (begin.attempt.predicted_step_seconds, begin.attempt.step_factor) == (0.6, 1.5)
+    assert (begin.attempt.choice.step_seconds, begin.attempt.choice.step_factor) == (0.6, 1.5)
 
 
 def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
@@ -114,8 +114,8 @@ def test_wider_plans_that_break_a_bound_are_no_choices() -> None:
     bounded = {1: study(predicted=PredictedBounds(ranks=Bound(max=2)))}
     sized_trial = sized(Plan(4), 5, MIB)
     choices = [
-        sized_trial.own_choice,
-        *(replace(sized_trial.own_choice, plan=Plan(4, dp_shard=ranks)) for ranks in (2, 4)),
+        sized_trial.choice,
+        *(replace(sized_trial.choice, plan=Plan(4, dp_shard=ranks)) for ranks in (2, 4)),
     ]
     answer = replace(sized_trial, choices=tuple(choices))
     move = only_move(effects_of(trials=[trial(state=TrialState.WAITING)], sized={1: answer}, studies=bounded))
@@ -131,7 +131,7 @@ def test_a_predicted_objective_that_is_not_known_fails_the_trial_with_what_to_do
     move = only_move(effects_of(**state, sized={1: sized(Plan(4), 5, MIB)}))
     assert move.to is TrialState.FAILED and "predicted.step_seconds is not known" in move.reason
     assert "scamp calibrate" in move.reason
-    timed = replace(sized(Plan(4), 5, MIB), step_seconds=0.5)
+    timed = changed(sized(Plan(4), 5, MIB), step_seconds=0.5)
     assert only_move(effects_of(**state, sized={1: timed})).to is TrialState.QUEUED
 
 

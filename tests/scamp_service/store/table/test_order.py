@@ -10,6 +10,7 @@ from estimators.model import Plan
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import TrialState
 from scamp_service.store.table.order import ORDERS, By, order_of, sorted_numbers
+from tests.values import sized
 
 WIDE = Plan(micro_batch=2, num_micro_batches=1, dp_shard=4)
 LARGE = Plan(micro_batch=16, num_micro_batches=2, recompute=True)
@@ -19,12 +20,8 @@ TRIALS: list[dict[str, Any]] = [
         "state": TrialState.COMPLETED,
         "value": 0.7,
         "params": {"lr": 0.3},
-        "plan": WIDE,
-        "predicted_bytes": 90,
-        "extra_bytes": 60,
-        "bias_bytes": 0,
+        "sized": sized(WIDE, 3, 90, 60, 0),
         "measured_bytes": 80,
-        "reserved_mib": 3,
         "attempt": 1,
         "started_at": 100.0,
         "finished_at": 160.0,
@@ -35,12 +32,8 @@ TRIALS: list[dict[str, Any]] = [
         "state": TrialState.RUNNING,
         "value": 0.2,
         "params": {"lr": 0.1},
-        "plan": LARGE,
-        "predicted_bytes": 80,
-        "extra_bytes": 30,
-        "bias_bytes": 10,
+        "sized": sized(LARGE, 2, 80, 30, 10),
         "measured_bytes": 40,
-        "reserved_mib": 2,
         "attempt": 3,
         "started_at": 120.0,
         "finished_at": None,
@@ -51,12 +44,8 @@ TRIALS: list[dict[str, Any]] = [
         "state": TrialState.WAITING,
         "value": None,
         "params": {"lr": 0.2},
-        "plan": None,
-        "predicted_bytes": 0,
-        "extra_bytes": 0,
-        "bias_bytes": 0,
+        "sized": None,
         "measured_bytes": 0,
-        "reserved_mib": 0,
         "attempt": 0,
         "started_at": None,
         "finished_at": None,

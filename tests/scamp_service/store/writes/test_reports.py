@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import LogLine, Metric, Report
 from scamp_service.store.store import Store
 from tests.scamp_service.store.trials import begin, contents, metric, new_trial, queue, report, retry, run
-from tests.values import sized
+from tests.values import changed, sized
 from workloads.training.checkpoints.name import CheckpointName
 
 
@@ -168,11 +167,11 @@ def test_a_new_attempt_of_a_plan_keeps_its_step_time_until_it_has_its_own_and_a_
     assert store.report(Report(trial_id, 2, "token-2", step_seconds=0.4, timed_steps=2), now=7.0)
     assert store.trial(trial_id).measured_step_seconds == 0.4
     assert [attempt.measured_step_seconds for attempt in store.attempts(trial_id)] == [0.3, 0.4]
-    replanned = replace(sized(), step_seconds=0.6, step_factor=1.5)
+    replanned = changed(sized(), step_seconds=0.6, step_factor=1.5)
     assert store.move_trial(trial_id, TrialState.RUNNING, 2, TrialState.QUEUED, now=8.0, sized=replanned)
     trial = store.trial(trial_id)
     assert (trial.predicted_step_seconds, trial.measured_step_seconds) == (0.6, None)
-    assert trial.sized is not None and trial.sized.step_factor == 1.5
+    assert trial.sized is not None and trial.sized.choice.step_factor == 1.5
 
 
 def test_peaks_and_checkpoints_only_grow(store: Store) -> None:

@@ -16,7 +16,7 @@ from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Choice, Trial
 from tests import values
 from tests.scamp_service.control.decide import snapshots
-from tests.values import attempt, sized
+from tests.values import attempt, changed, sized
 from workloads.training.checkpoints.name import CheckpointName
 
 PARAMS = {"scale_lr": "adascale", "base_batch": 8, "batch": 8, "largest_batch": 32}
@@ -34,7 +34,7 @@ DOUBLE, QUADRUPLE = choice(Plan(8, dp_shard=2), 1.1), choice(Plan(8, dp_shard=4)
 def trial(noise_scale: float | None, **changes: Any) -> Trial:
     row = values.trial(**{"params": PARAMS, "step": 100, "noise_scale": noise_scale, **changes})
     assert row.sized is not None
-    sized_trial = replace(row.sized, step_seconds=1.0, choices=(OWN, SAME, DOUBLE, QUADRUPLE))
+    sized_trial = changed(row.sized, step_seconds=1.0, choices=(OWN, SAME, DOUBLE, QUADRUPLE))
     return replace(row, sized=sized_trial)
 
 
@@ -68,7 +68,7 @@ def study(**changes: Any) -> Any:
 
 
 def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None:
-    running = attempt(predicted_step_seconds=1.0, measured_step_seconds=2.0)
+    running = attempt(step_seconds=1.0, measured_step_seconds=2.0)
     state = {
         "studies": {1: study()},
         "gangs": {running.key: snapshots.ALIVE},

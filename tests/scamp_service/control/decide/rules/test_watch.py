@@ -19,7 +19,7 @@ def quiet(seconds: float) -> dict[str, GangStatus]:
 def test_a_gang_that_makes_no_progress_is_given_up_after_what_its_own_steps_suggest() -> None:
     for limits, limit in (
         ({}, FIRST_SECONDS),
-        ({"predicted_step_seconds": 60.0}, STEPS * 60.0),
+        ({"step_seconds": 60.0}, STEPS * 60.0),
         ({"measured_step_seconds": 0.1}, LEAST_SECONDS),
         ({"measured_step_seconds": 20.0}, STEPS * 20.0),
     ):
