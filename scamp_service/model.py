@@ -42,10 +42,10 @@ class Study:
     name: str
     state: StudyState
     spec: Json  # a validated StudySpec, as JSON
-    code: str | None  # sha256 of the zip of the user's files, a blob in the store; None for a built-in workload
-    reason: str  # why it failed or was stopped; empty otherwise
     created_at: float
-    finished_at: float | None
+    code: str | None = None  # sha256 of the zip of the user's files, a blob in the store; None for a built-in workload
+    reason: str = ""  # why it failed or was stopped; empty otherwise
+    finished_at: float | None = None
     warnings: tuple[str, ...] = ()  # what was doubtful when it was submitted: parameters that may not be read, say
     regret_bound: float | None = None  # what is left to gain, with high probability; None: not known
     ends_as: StudyState | None = None  # its final state, once the controller stops it for ``reason``
@@ -204,36 +204,36 @@ class Trial:
     number: int
     """Number within the study, from 0."""
     state: TrialState
-    attempt: int
-    """Attempts begun so far; 0: none yet."""
     params: Json
-    reason: str
-    """Why it is in its state."""
-    structure: str
-    """Identifies the traced structure; also set for candidates that fit nowhere."""
-    sized: Sized | None
-    """The newest plan; None before the first one."""
-    measured_bytes: int
-    """Largest measured peak of a rank; 0: none."""
-    measured_step_seconds: float | None
-    """Seconds of a step in the newest attempt with this plan that was timed; None: none was."""
-    family: str
-    """Trials of the same family learn from each other's memory."""
-    num_lost: int
-    """Losses in a row without a new checkpoint; a stall counts as several."""
-    num_oom: int
-    """Attempts that ran out of memory."""
-    passed_over: int
-    """Later trials that began since this one was queued, up to the number that decides something."""
-    judged_step: int
-    """Last rung at which the stopping rule has decided."""
-    step: int
-    """Step of ``value``."""
-    value: float | None
-    """Objective: the newest while the trial runs, the final one afterwards; NaN if it diverged."""
     created_at: float
-    started_at: float | None
-    finished_at: float | None
+    attempt: int = 0
+    """Attempts begun so far; 0: none yet."""
+    reason: str = ""
+    """Why it is in its state."""
+    structure: str = ""
+    """Identifies the traced structure; also set for candidates that fit nowhere."""
+    sized: Sized | None = None
+    """The newest plan; None before the first one."""
+    measured_bytes: int = 0
+    """Largest measured peak of a rank; 0: none."""
+    measured_step_seconds: float | None = None
+    """Seconds of a step in the newest attempt with this plan that was timed; None: none was."""
+    family: str = ""
+    """Trials of the same family learn from each other's memory."""
+    num_lost: int = 0
+    """Losses in a row without a new checkpoint; a stall counts as several."""
+    num_oom: int = 0
+    """Attempts that ran out of memory."""
+    passed_over: int = 0
+    """Later trials that began since this one was queued, up to the number that decides something."""
+    judged_step: int = 0
+    """Last rung at which the stopping rule has decided."""
+    step: int = 0
+    """Step of ``value``."""
+    value: float | None = None
+    """Objective: the newest while the trial runs, the final one afterwards; NaN if it diverged."""
+    started_at: float | None = None
+    finished_at: float | None = None
     num_faults: int = 0
     """Attempts in a row that a fault of the host ended without a new checkpoint."""
     retry_at: float = 0.0

@@ -1,4 +1,4 @@
-"""The tables of the study database, in SQLAlchemy Core. Columns have the names of the fields in ``model``.
+"""The tables of the study database, in SQLAlchemy Core. Rows of ``model`` have a column for each of their fields.
 
 JSON is stored as compact text, and an enumeration as its value. Three types hide differences between the databases:
 ``Real`` (SQLite turns NaN into NULL), ``Text`` (PostgreSQL refuses the NUL character, both refuse lone surrogates) and
@@ -12,16 +12,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
 
 import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
 from placement.model import Offer
-from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
-from scamp_service.model import Choice, Json, Sized
+from scamp_service.model import Attempt, Choice, Event, Json, LogLine, Metric, Sized, Study, Trial
+from scamp_service.store.tallies import Measurements
 
 REVISION = "0001"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
@@ -185,6 +187,36 @@ def one_of(column: sa.Column[Any], *words: StrEnum) -> sa.ColumnElement[bool]:
     return sa.or_(*(column == word for word in words))
 
 
+_TYPES: Mapping[Any, Any] = {
+    str: Text,
+    int: sa.BigInteger,
+    float: Real,
+    bool: sa.Boolean,
+    Json: JsonText,
+    Choice: AsJson(Choice.from_json),
+    Sized: AsJson(Sized.from_json),
+    Offer: AsJson(_offer),
+    Mapping[str, float]: Floats,
+    tuple[str, ...]: AsJson(tuple),
+    tuple[float | None, ...]: FloatList,
+}
+"""The type of a column by that of the field which it holds."""
+
+
+def _columns(kind: type[Any], *others: Column[Any]) -> list[Column[Any]]:
+    """``others``, and a column for each other field of ``kind``, with its default."""
+    hints, names = get_type_hints(kind), {column.name for column in others}
+    return [*others, *(_column(field, hints[field.name]) for field in fields(kind) if field.name not in names)]
+
+
+def _column(field: Field[Any], hint: Any) -> Column[Any]:
+    parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kind = next(part for part in parts if part is not NoneType)
+    column_type = Word(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else _TYPES[kind]
+    default = None if field.default is MISSING else field.default
+    return Column(field.name, column_type, nullable=NoneType in parts, default=default)
+
+
 metadata = sa.MetaData()
 
 version = Table(
@@ -204,66 +236,25 @@ blobs = Table(
 studies = Table(
     "scamp_studies",
     metadata,
-    Column("id", Key, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("state", Word(StudyState), nullable=False),
-    Column("spec", JsonText, nullable=False),
-    Column("code", sa.String(64), ForeignKey("scamp_blobs.sha256")),
-    Column("reason", Text, nullable=False, default=""),
-    Column("created_at", Real, nullable=False),
-    Column("finished_at", Real),
-    Column("idempotency_key", Text, unique=True),
-    Column("body_sha256", sa.String(64), nullable=False),
-    Column("warnings", AsJson(tuple), nullable=False, default=()),
-    Column("regret_bound", Real),
-    Column("ends_as", Word(StudyState)),
-    Column("ran_seconds", Real, nullable=False, default=0.0),
+    *_columns(
+        Study,
+        Column("id", Key, primary_key=True),
+        Column("code", sa.String(64), ForeignKey("scamp_blobs.sha256")),
+        Column("idempotency_key", Text, unique=True),
+        Column("body_sha256", sa.String(64), nullable=False),
+    ),
 )
 
 _is_completed = sa.text("state = 'COMPLETED'")
 trials = Table(
     "scamp_trials",
     metadata,
-    Column("id", Key, primary_key=True),
-    Column("study_id", Key, ForeignKey("scamp_studies.id"), nullable=False),
-    Column("number", sa.Integer, nullable=False),
-    Column("state", Word(TrialState), nullable=False),
-    Column("attempt", sa.Integer, nullable=False, default=0),
-    Column("params", JsonText, nullable=False),
-    Column("reason", Text, nullable=False, default=""),
-    Column("structure", Text, nullable=False, default=""),
-    Column("sized", AsJson(Sized.from_json)),
-    Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
-    Column("measured_step_seconds", Real),
-    Column("measured_communication_share", Real),
-    Column("check_share", Real),
-    Column("family", sa.String(16), nullable=False, default=""),
-    Column("num_lost", sa.Integer, nullable=False, default=0),
-    Column("num_oom", sa.Integer, nullable=False, default=0),
-    Column("passed_over", sa.Integer, nullable=False, default=0),
-    Column("judged_step", sa.BigInteger, nullable=False, default=0),
-    Column("step", sa.BigInteger, nullable=False, default=0),
-    Column("value", Real),
-    Column("created_at", Real, nullable=False),
-    Column("started_at", Real),
-    Column("finished_at", Real),
-    Column("num_faults", sa.Integer, nullable=False, default=0),
-    Column("retry_at", Real, nullable=False, default=0.0),
-    Column("offer", AsJson(_offer)),
-    Column("once_fit", sa.Boolean, nullable=False, default=False),
-    Column("origin", Word(Origin), nullable=False, default=Origin.SEARCH),
-    Column("parent_id", sa.BigInteger),
-    Column("parent_number", sa.BigInteger),
-    Column("parent_step", sa.BigInteger),
-    Column("values", FloatList),
-    Column("best_step", sa.BigInteger),
-    Column("proposal_reason", Text, nullable=False, default=""),
-    Column("choices", AsJson(_choices)),
-    Column("noise_scale", Real),
-    Column("waits_for", Word(WaitsFor)),
-    Column("num_failures", sa.Integer, nullable=False, default=0),
-    Column("requeued_because", sa.Text, nullable=False, default=""),
-    Column("resumes", sa.Boolean, nullable=False, default=True),
+    *_columns(
+        Trial,
+        Column("id", Key, primary_key=True),
+        Column("study_id", Key, ForeignKey("scamp_studies.id"), nullable=False),
+        Column("choices", AsJson(_choices)),  # those of ``sized``
+    ),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),
@@ -326,11 +317,7 @@ measured = Table(
     "scamp_measured",
     metadata,
     Column("trial_id", Key, ForeignKey("scamp_trials.id"), primary_key=True, autoincrement=False),
-    Column("study_id", Key, ForeignKey("scamp_studies.id"), nullable=False),
-    Column("peak_error_pct", Real),
-    Column("step_error_pct", Real),
-    Column("num_oom", sa.Integer, nullable=False),
-    Column("least_excess_pct", Real),
+    *_columns(Measurements, Column("study_id", Key, ForeignKey("scamp_studies.id"), nullable=False)),
     Index("ix_scamp_measured_peak_error_pct", "study_id", "peak_error_pct"),
     Index("ix_scamp_measured_step_error_pct", "study_id", "step_error_pct"),
     Index("ix_scamp_measured_least_excess_pct", "study_id", "least_excess_pct"),
@@ -347,28 +334,12 @@ comparisons = Table(
 attempts = Table(
     "scamp_attempts",
     metadata,
-    Column("trial_id", Key, ForeignKey("scamp_trials.id"), primary_key=True, autoincrement=False),
-    Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    Column("token", Text, nullable=False),
-    Column("state", Word(AttemptState), nullable=False),
-    Column("choice", AsJson(Choice.from_json), nullable=False),
-    Column("devices", AsJson(tuple), nullable=False),
-    Column("device_kinds", AsJson(tuple), nullable=False),
-    Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
-    Column("measured_step_seconds", Real),
-    Column("measured_communication_share", Real),
-    Column("timed_steps", sa.BigInteger, nullable=False, default=0),
-    Column("outcome", Word(Outcome)),
-    Column("detail", Text, nullable=False, default=""),
-    Column("phase", Text, nullable=False, default=""),
-    Column("placement_reason", Text, nullable=False),
-    Column("checkpoint_step", sa.BigInteger, nullable=False, default=-1),
-    Column("created_at", Real, nullable=False),
-    Column("started_at", Real),
-    Column("ended_at", Real),
-    Column(
-        "objective_seq", sa.BigInteger, nullable=False, default=-1
-    ),  # seq of the metrics row that trial.value comes from
+    *_columns(
+        Attempt,
+        Column("trial_id", Key, ForeignKey("scamp_trials.id"), primary_key=True, autoincrement=False),
+        Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+        Column("objective_seq", sa.BigInteger, nullable=False, default=-1),  # of the metrics that trial.value is from
+    ),
     Index("ix_scamp_attempts_state", "state"),
 )
 
@@ -377,12 +348,12 @@ _OF_ATTEMPT = ["scamp_attempts.trial_id", "scamp_attempts.attempt"]
 metrics = Table(
     "scamp_metrics",
     metadata,
-    Column("trial_id", Key, primary_key=True, autoincrement=False),
-    Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
-    Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    Column("step", sa.BigInteger, nullable=False),
-    Column("values", Floats, nullable=False),
-    Column("time", Real, nullable=False),
+    *_columns(
+        Metric,
+        Column("trial_id", Key, primary_key=True, autoincrement=False),
+        Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+        Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    ),
     ForeignKeyConstraint(["trial_id", "attempt"], _OF_ATTEMPT, name="fk_metrics_attempt"),
     Index("ix_scamp_metrics_trial_step", "trial_id", "step"),
 )
@@ -390,13 +361,7 @@ metrics = Table(
 logs = Table(
     "scamp_logs",
     metadata,
-    Column("id", Key, primary_key=True),
-    Column("trial_id", Key, nullable=False),
-    Column("attempt", sa.Integer, nullable=False),
-    Column("rank", sa.Integer, nullable=False),
-    Column("seq", sa.BigInteger, nullable=False),
-    Column("time", Real, nullable=False),
-    Column("text", Text, nullable=False),
+    *_columns(LogLine, Column("id", Key, primary_key=True)),
     ForeignKeyConstraint(["trial_id", "attempt"], _OF_ATTEMPT, name="fk_logs_attempt"),
     UniqueConstraint("trial_id", "attempt", "rank", "seq", name="uq_logs_line"),
     Index("ix_scamp_logs_trial", "trial_id", "id"),
@@ -405,12 +370,7 @@ logs = Table(
 events = Table(
     "scamp_events",
     metadata,
-    Column("id", Key, primary_key=True),
-    Column("time", Real, nullable=False),
-    Column("kind", sa.String(20), nullable=False),
-    Column("study_id", Key),
-    Column("trial_id", Key),
-    Column("data", JsonText, nullable=False),
+    *_columns(Event, Column("id", Key, primary_key=True)),
     Index("ix_scamp_events_study", "study_id", "id"),
 )
 

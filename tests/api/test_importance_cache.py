@@ -31,7 +31,7 @@ class Counting(ImportanceCache):
 
 
 def study(state: StudyState) -> Study:
-    return Study(1, "name", state, {}, None, "", 0.0, None)
+    return Study(1, "name", state, {}, 0.0)
 
 
 @pytest.mark.parametrize(("state", "expected"), [(StudyState.RUNNING, [1, 1, 2]), (StudyState.COMPLETED, [1, 2, 3])])

@@ -15,7 +15,7 @@ from scamp_service.store.summary import LearnedMemory, OutOfMemory, Summary, lea
 from scamp_service.store.tallies import most_at_once, prediction_errors_pct, tally_study
 from tests.values import attempt, changed, new_attempt, sized, trial
 
-STUDY = Study(1, "s", StudyState.COMPLETED, {"objective": {"direction": "maximize"}}, None, "", 0.0, 9.0)
+STUDY = Study(1, "s", StudyState.COMPLETED, {"objective": {"direction": "maximize"}}, 0.0, finished_at=9.0)
 
 # Trial 4 of examples/digits.yaml, as ranks of Ray ran it: it takes 24 MiB in step 6 that no trace shows.
 TRACED = 22996868
