@@ -18,6 +18,7 @@ from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import train
 
 CASES = """
+from functools import partial, wraps
 from itertools import count
 import torch
 from torch import nn
@@ -67,6 +68,38 @@ class Closure(Base):
     def loss(self, model, batch): return super().loss(model, batch) / self.weight()
 
 
+def counted(function):
+    calls = 0
+    @wraps(function)
+    def wrapper(*arguments):
+        nonlocal calls
+        calls += 1
+        return function(*arguments) / calls
+    return wrapper
+
+
+class Shared(Base):
+    '''A decorator, the default value of a parameter, an attribute of a function, and a list that two hold.'''
+    def __init__(self, params):
+        super().__init__(params)
+        self.calls = calls = [0]
+        def weigh(value): return value / (1 + calls[-1])
+        self.weigh = [partial(weigh)]
+    @counted
+    def loss(self, model, batch, history=[1.0]):
+        self.calls.append(len(self.calls))
+        scaled.factor += 0.1
+        loss = self.weigh[0](super().loss(model, batch)) * scaled.factor / history[-1]
+        history.append(history[-1] + 0.5)
+        return loss
+
+
+def scaled(): pass
+
+
+scaled.factor = 1.0
+
+
 class Global(Base):
     '''A global variable of the module.'''
     def loss(self, model, batch):
@@ -93,23 +126,30 @@ class Noted(Base):
         return super().loss(model, batch) / self.notes.calls
 
 
-class Rates(Base):
-    '''Learning rates that a closure counts.'''
-    def __init__(self, params):
-        super().__init__(params)
-        steps = count()
-        self.rate = lambda: 0.1 * 0.99 ** next(steps)
-    def on_step(self, step, steps, optimizer): optimizer.param_groups[0]["lr"] = self.rate()
-
-
 class Hooked(Base):
-    '''A hook of a gradient that counts in a tensor of a closure: the loss of the next step is the same.'''
+    '''A hook of a gradient that counts in a tensor of a closure.'''
     def build_model(self):
         model, calls = super().build_model(), torch.zeros(())
         def hook(gradient):
             calls.add_(1)
             return gradient / calls
         model[0].weight.register_hook(hook)
+        return model
+
+
+class GeneratedRates(Base):
+    '''Learning rates of a generator.'''
+    def __init__(self, params):
+        super().__init__(params)
+        self.rates = (0.1 * 0.99**step for step in range(100))
+    def on_step(self, step, steps, optimizer): optimizer.param_groups[0]["lr"] = next(self.rates)
+
+
+class GeneratedHook(Base):
+    '''A hook of a gradient that counts by a generator: the loss of the next step is the same.'''
+    def build_model(self):
+        model, calls = super().build_model(), (call for call in range(1, 100))
+        model[0].weight.register_hook(lambda gradient: gradient / next(calls))
         return model
 
 

@@ -1,16 +1,15 @@
-"""State that a training keeps in attributes and global variables of the user's code, which no tensor of the model has.
+"""State that a training keeps in attributes and variables of the user's code, which no tensor of the model has.
 
 A running baseline, the age of a teacher or the hidden state of the last batch must be there when a training resumes.
-Attributes of the workload, its modules, optimizers, classes, files and objects are kept once they change, if a
-checkpoint can hold them without code: numbers, text, tensors, arrays, and lists, tuples, dictionaries, sets and deques
-of these; and the states of generators and of what has ``state_dict`` and ``load_state_dict``, such as a scheduler. A
-workload may have these two methods itself, instead.
+Attributes of the workload, its modules, optimizers, classes and objects, and variables of files and closures are kept
+once they change, if a checkpoint can hold them without code: numbers, text, tensors, arrays, and lists, tuples,
+dictionaries, sets and deques of these; and the states of generators and of what has ``state_dict`` and
+``load_state_dict``, such as a scheduler. A workload may have these two methods itself, instead.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -20,9 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workloads.loading import PRIVATE
-from workloads.parallel.forward_state.snapshot import OWN
 from workloads.seeds import is_generator, restore_generator, state_of_generator
+from workloads.training.checkpoints.owners import attributes_of, owners_of, set_attribute
 
 MOST_BYTES = 16 * 2**20
 """Largest tensor or array that is kept: a larger one is data, which is made anew."""
@@ -30,8 +28,7 @@ MOST_ITEMS = 10_000
 """Most items of a list or another container that is kept."""
 _COMPARED_BYTES = 2**20
 """Largest array whose content shows whether it has changed; tensors count their changes."""
-_NOT_STATE = OWN | {"params", "trial", "_opened_datasets"}
-_KIND = "kind"
+_KIND, _IN_PLACE = "kind", "in place"
 _CONTAINERS: Mapping[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 
 _IN_MODELS: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -39,7 +36,7 @@ _IN_MODELS: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 Kept = Mapping[str, Mapping[str, Any]]
 """Name of the owner → its attributes, encoded. The workload has the empty name, a module its qualified one, with a dot
-before it (see ``_owners``)."""
+before it (see ``owners_of``)."""
 
 
 class NotPlain(Exception):
@@ -63,32 +60,34 @@ class KeptState:
 
     def changed_of_workload(self) -> Iterator[tuple[str, Any]]:
         """Names and values of the attributes of the workload itself that have changed."""
-        return ((name, value) for owner, name, value in self._changed() if not owner)
+        return ((name, value) for owner, name, value, _ in self._changed() if not owner)
 
-    def _changed(self) -> Iterator[tuple[str, str, Any]]:
+    def _changed(self) -> Iterator[tuple[str, str, Any, bool]]:
+        """Owners, names and values of attributes that have changed, and whether they did so in place."""
         for owner, name, value in self._attributes():
             before, content = self._before.get((owner, name), (NotPlain, None))
             if value is not before or _content(value) != content:
-                yield owner, name, value
+                yield owner, name, value, value is before
 
     def _owners(self) -> dict[str, Any]:
-        return _owners(self._workload, self._model, self._optimizer)
+        return owners_of(self._workload, self._model, self._optimizer)
 
     def _attributes(self) -> Iterator[tuple[str, str, Any]]:
         for owner, instance in self._owners().items():
             if not owner and all(callable(getattr(instance, name, None)) for name in ("state_dict", "load_state_dict")):
                 yield owner, _OWN_STATE, instance.state_dict()
                 continue
-            is_ours = _IS_OURS.get(owner.partition(" ")[0], _NOT_STATE.__contains__)
-            yield from ((owner, name, value) for name, value in list(vars(instance).items()) if not is_ours(name))
+            yield from ((owner, name, value) for name, value in attributes_of(instance).items())
 
     def values(self) -> Kept:
         """The attributes that have changed, for ``torch.save``."""
         self.left_out.clear()
         kept: dict[str, dict[str, Any]] = {}
-        for owner, name, value in self._changed():
+        for owner, name, value, is_in_place in self._changed():
             try:
-                kept.setdefault(owner, {})[name] = encoded(value)
+                plain = encoded(value)
+                in_place = {_KIND: _IN_PLACE, "items": plain}
+                kept.setdefault(owner, {})[name] = in_place if is_in_place and _can_change(value) else plain
             except NotPlain as error:
                 if not (owner or callable(value) or isinstance(value, torch.optim.Optimizer)):
                     self.left_out[f"self.{name}"] = str(error)
@@ -104,44 +103,12 @@ class KeptState:
             if not owner and _OWN_STATE in attributes:
                 instance.load_state_dict(decoded(attributes[_OWN_STATE]))
                 continue
+            present = attributes_of(instance)
             for name, value in attributes.items():
-                back = _loaded(value, vars(instance).get(name))
-                if isinstance(instance, type):
-                    setattr(instance, name, back)
-                else:
-                    vars(instance)[name] = back
+                set_attribute(instance, name, _loaded(value, present.get(name)))
 
 
 _OWN_STATE = "state_dict()"
-_IS_OURS: Mapping[str, Any] = {
-    "optimizer": lambda name: name.startswith("_") or name in ("defaults", "state", "param_groups"),
-    "file": lambda name: name.startswith("__"),
-    "class": lambda name: name.startswith("__") or name == "_abc_impl",
-}
-"""First word of the names of owners → whether an attribute with this name is Python's or torch's."""
-
-
-def _owners(workload: object, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """All that users' code may keep something in, by names which a resumed training has as well."""
-    owners: dict[str, Any] = {"": workload, **{f".{path}": module for path, module in model.named_modules()}}
-    optimizers = getattr(optimizer, "_optimizers", [optimizer] if optimizer is not None else [])
-    owners |= {f"optimizer {number}": getattr(each, "optim", each) for number, each in enumerate(optimizers)}
-    package = f"{type(workload).__module__.partition('.')[0]}."
-    if not package.startswith(PRIVATE):
-        return owners
-    files = {name.removeprefix(package): file for name, file in sys.modules.items() if name.startswith(package)}
-    for file_name, file in files.items():
-        owners[f"file {file_name}"] = file
-        classes = (
-            value for value in vars(file).values() if isinstance(value, type) and value.__module__ == file.__name__
-        )
-        owners |= {f"class {file_name}.{value.__qualname__}": value for value in classes}
-    for owner, instance in list(owners.items()):
-        for name, value in vars(instance).items():
-            is_own = type(value).__module__.startswith(package) and hasattr(value, "__dict__")
-            if is_own and not any(value is other for other in owners.values()):
-                owners[f"object {owner} {name}"] = value
-    return owners
 
 
 def _content(value: Any) -> object:
@@ -214,6 +181,8 @@ def decoded(value: Any) -> Any:
 def _loaded(value: Any, present: Any) -> Any:
     """The value that was ``encoded``; the object that is there now, in that state, where it has one."""
     match value:
+        case {"kind": "in place", "items": items}:
+            return _filled(present, _loaded(items, present))
         case {"kind": "generator", "items": state} if is_generator(present):
             restore_generator(present, decoded(state))
             return present
@@ -225,6 +194,29 @@ def _loaded(value: Any, present: Any) -> Any:
         case list() if isinstance(present, list):
             return [_loaded(item, there) for item, there in itertools.zip_longest(value, present[: len(value)])]
     return decoded(value)
+
+
+def _can_change(value: Any) -> bool:
+    """Whether a value changes in place, so that all who hold it see the change."""
+    return isinstance(value, list | dict | set | deque | Tensor | np.ndarray)
+
+
+def _filled(present: Any, value: Any) -> Any:
+    """What is there now, with the content of another value if it can take that; others hold it too."""
+    if type(present) is not type(value):
+        return value
+    if isinstance(present, list | deque):
+        present.clear()
+        present.extend(value)
+    elif isinstance(present, dict | set):
+        present.clear()
+        present.update(value)
+    elif isinstance(present, Tensor | np.ndarray) and present.shape == value.shape and present.dtype == value.dtype:
+        with torch.no_grad():
+            present[...] = value
+    else:
+        return value
+    return present
 
 
 def _has_state(value: Any) -> bool:

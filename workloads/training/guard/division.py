@@ -8,8 +8,6 @@ depend on the division as documented.
 
 from __future__ import annotations
 
-import copy
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +31,7 @@ from workloads.seeds import drawn_from, kept_generators, seed_everything
 from workloads.training.attempt.evaluation import totals
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints.kept import KeptState
+from workloads.training.checkpoints.owners import Snapshot, owners_of
 from workloads.training.guard.dealing import Dealing, dealt, dealt_held_out, drawn
 from workloads.training.guard.sketch import sketches
 from workloads.training.guard.tolerance import LEAST_LOSS, Tolerance, tolerance_of
@@ -47,8 +46,6 @@ _FLIPPED = 0.125
 """Share of samples in which a metric of whole numbers may change: of a near tie, rounding decides."""
 _MOST_NUMBERS = 64
 """Numbers of an attribute that are compared."""
-_MOST_KEPT = 2**20
-"""Bytes of a tensor that the workload holds and that is copied, as its loss may change it in place."""
 
 
 class DependsOnDivision(Exception):
@@ -260,7 +257,7 @@ class DivisionGuard:
     def _unchanged(self, weight: float) -> Iterator[None]:
         """The model without what depends on the division as documented; all is as before at the end."""
         rank, model = self._rank, self._rank.model
-        state, kept = forward_state(model), _Kept(rank.workload)
+        state, snapshot = forward_state(model), Snapshot(owners_of(rank.workload, model))
         modes = [(module, module.training) for module in model.modules()]
         dropouts: list[tuple[Any, float]] = [
             (module, module.dropout)
@@ -287,7 +284,7 @@ class DivisionGuard:
             for parameter, requires, gradient in parameters:
                 parameter.grad = gradient
                 parameter.requires_grad_(requires)
-            kept.restore()
+            snapshot.restore()
 
 
 def _different_sums(planned: Sums, other: Sums, tolerance: float) -> str:
@@ -393,25 +390,3 @@ def _emptied(batches: list[Batch]) -> Iterator[Batch]:
 def is_left_out(module: nn.Module) -> bool:
     """Whether a module is a dropout or a norm over samples."""
     return isinstance(module, _NormBase | _DropoutNd) or "running_mean" in module._buffers
-
-
-class _Kept:
-    """The attributes of a workload, with copies of what its loss may change in place."""
-
-    def __init__(self, workload: object) -> None:
-        self._workload, self._attributes = workload, dict(vars(workload))
-        values = list(self._attributes.values())
-        self._lists = [(value, copy.copy(value)) for value in values if isinstance(value, list | dict | set | deque)]
-        small = (value for value in values if isinstance(value, Tensor) and value.nbytes <= _MOST_KEPT)
-        self._tensors = [(tensor, tensor._version, tensor.detach().clone()) for tensor in small]
-
-    def restore(self) -> None:
-        """Bring them back."""
-        vars(self._workload).clear()
-        vars(self._workload).update(self._attributes)
-        for value, before in self._lists:
-            value.clear()
-            (value.extend if isinstance(value, list | deque) else value.update)(before)
-        for tensor, version, earlier in self._tensors:
-            if tensor._version != version:
-                tensor.data.copy_(earlier)

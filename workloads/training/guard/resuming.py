@@ -1,7 +1,7 @@
 """Records what the steps after a checkpoint came to; whoever resumes from it takes these steps and compares.
 
-A training may keep something that its checkpoints do not hold: a counter in a closure, the rest of a Python generator,
-an object of another library. No list of such code is complete, so it is measured, on the training itself. A checkpoint
+A training may keep something that its checkpoints do not hold: the rest of a Python generator, an object of another
+library. No list of such code is complete, so it is measured, on the training itself. A checkpoint
 counts, and is reported, once the step after it is recorded; an attempt that ends at one takes that step only to record
 it.
 
@@ -268,6 +268,6 @@ def _advice(left_out: Mapping[str, str]) -> str:
     such = f", such as {names}" if names else ""
     return (
         f"something that the training keeps is not in its checkpoints{such}. Keep it in attributes of the workload, as "
-        "numbers, tensors, lists or dictionaries, or give the workload state_dict and load_state_dict; what closures "
-        "and Python generators hold is lost"
+        "numbers, tensors, lists or dictionaries, or give the workload state_dict and load_state_dict; what Python "
+        "generators hold is lost"
     )

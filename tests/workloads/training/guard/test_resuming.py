@@ -12,7 +12,7 @@ from tests.workloads.resumed import STEPS, attempt, attempts
 from workloads.training.guard.resuming import RECORD
 
 
-@pytest.mark.parametrize("name", ["Global", "Dropped", "Frozen"])
+@pytest.mark.parametrize("name", ["Global", "Closure", "Shared", "Hooked", "Dropped", "Frozen"])
 def test_a_training_whose_state_is_in_its_checkpoints_resumes(tmp_path: Path, name: str) -> None:
     straight = attempts(tmp_path, name, (0, STEPS), every=1, root="straight")
     assert len(straight) == STEPS
@@ -20,11 +20,10 @@ def test_a_training_whose_state_is_in_its_checkpoints_resumes(tmp_path: Path, na
 
 
 LOST = {
-    "Closure": "the loss of step 5 is",
     "Generated": "the loss of step 5 is",
     "Noted": "such as self.notes (Notes)",
-    "Rates": "lr is 0.1 in step 5, and was 0.096",
-    "Hooked": "step 5 changes the model otherwise, by ",
+    "GeneratedRates": "lr is 0.1 in step 5, and was 0.096",
+    "GeneratedHook": "step 5 changes the model otherwise, by ",
 }
 
 
@@ -37,10 +36,10 @@ def test_state_that_no_checkpoint_holds_is_found_where_a_trial_was_paused(tmp_pa
 
 
 def test_a_training_that_does_not_check_itself_resumes_with_another_curve(tmp_path: Path) -> None:
-    straight = attempts(tmp_path, "Closure", (0, STEPS), root="straight")
-    unchecked = attempts(tmp_path, "Closure", (0, 4), (4, STEPS), guard=False)
+    straight = attempts(tmp_path, "Generated", (0, STEPS), root="straight")
+    unchecked = attempts(tmp_path, "Generated", (0, 4), (4, STEPS), guard=False)
     assert len(unchecked) == len(straight) and unchecked[-1] != straight[-1]
-    assert attempt(tmp_path, "Closure", 6, STEPS)["error"] == "", "nothing is recorded to compare with"
+    assert attempt(tmp_path, "Generated", 6, STEPS)["error"] == "", "nothing is recorded to compare with"
 
 
 def test_a_checkpoint_counts_once_the_step_after_it_is_recorded(tmp_path: Path) -> None:
@@ -54,12 +53,12 @@ def test_a_checkpoint_counts_once_the_step_after_it_is_recorded(tmp_path: Path) 
 
 
 def test_an_attempt_that_is_stopped_at_a_checkpoint_records_the_step_after_it(tmp_path: Path) -> None:
-    stopped = attempt(tmp_path, "Closure", 0, STEPS, stop_after=4)
+    stopped = attempt(tmp_path, "Generated", 0, STEPS, stop_after=4)
     assert [step for step, _ in stopped["reports"]] == [2, 4] and stopped["checkpoints"] == [2, 4]
-    assert attempt(tmp_path, "Closure", 4, STEPS)["error"].startswith("ResumesDifferently: ")
+    assert attempt(tmp_path, "Generated", 4, STEPS)["error"].startswith("ResumesDifferently: ")
 
 
-@pytest.mark.parametrize(("name", "is_found"), [("Base", False), ("Closure", True), ("Dropped", False)])
+@pytest.mark.parametrize(("name", "is_found"), [("Base", False), ("Generated", True), ("Dropped", False)])
 def test_another_plan_compares_the_loss_where_no_plan_may_change_it(tmp_path: Path, name: str, is_found: bool) -> None:
     *_, last = attempts(tmp_path, name, (0, 4), (4, STEPS), plans=(Plan(16), Plan(8, dp_replicate=2)))
     assert ("ResumesDifferently: the loss of step 5" in str(last)) == is_found
