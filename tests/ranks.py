@@ -9,7 +9,11 @@ from estimators.model import Candidate, Plan
 from scamp_service.control.executor import Order
 from scamp_service.model import Report
 
-ORDER = Order(1, 1, "token", 1, Candidate("vit_digits", None, {}), Plan(1), ("d",), 1, 0, 10, 1, "accuracy")
+ORDER = Order(
+    candidate=Candidate("vit_digits", None, {}), plan=Plan(1), seed=0, steps=10, report_every=1, trial_id=1, attempt=1,
+    resume=None, metrics=["accuracy"], objectives=["accuracy"], study_id=1, token="token", devices=("d",),
+    mib_per_rank=1,
+)  # fmt: skip
 
 
 class FakeSink:

@@ -74,6 +74,7 @@ def report(trial_id: int, num_rows: int, rate: float, first: int = 0) -> tuple[f
     order: Any = Order(
         trial_id=trial_id, attempt=1, token=TOKEN, study_id=1, candidate=Candidate("none", None, {}), plan=Plan(1),
         devices=(), mib_per_rank=1, seed=0, steps=1, report_every=1, resume=None, metrics=("loss",),
+        objectives=("loss",),
     )  # fmt: skip
     reports = TimedReports(order)
     reports._num_metrics = first  # the numbers of rows that this trial has reported before

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from estimators.learning import Learned, PastAttempt
@@ -17,47 +18,32 @@ from estimators.traits import NO_TRAITS, Traits
 from placement.model import Cluster, Offer, Ready
 from scamp_service.model import Sized
 from scamp_service.study.budget import TRACE_SECONDS
-from workloads.training.checkpoints.name import CheckpointName, Donor
+from workloads.training.attempt.job import TrainingJob
+from workloads.training.checkpoints.name import CheckpointName
 
 SPARE_SECONDS = 60.0
 """For which an idle rank is kept. A start takes about 5 s of a core, and a study often needs the rank again once the
 gangs that took its device have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Everything that the ranks of one attempt need. ``resume`` is the checkpoint to load; None: none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(TrainingJob):
+    """Everything that the ranks of one attempt need: the job, and where it runs. Each rank adds what its host knows.
 
-    ``metrics`` are the study's objectives. Without a checkpoint ranks begin with weights of the ``donor``, if there is
-    one. They train until step ``until`` of ``steps``; None: to the end. Without steps they evaluate once. Other trials
-    may need the checkpoints in ``keep``. ``mibs`` are the MiB of each rank if they take unlike shares of the batch.
-    ``number`` is the trial's in its study. With ``best_of``, the direction of its objective, the trial counts by its
-    best report, and keeps the checkpoint of it; ``best`` is the best value so far, and its step. All steps are epochs
-    if it is ``in_epochs``. With ``guard`` ranks check that the curve does not depend on how a batch is divided.
+    ``objectives`` are the names of the study's objectives, and ``metrics`` those of them that evaluations report. Other
+    trials may need the checkpoints in ``keep``. ``mibs`` are the MiB of each rank if they take unlike shares of the
+    batch.
     """
 
-    trial_id: int
-    attempt: int
     token: str
-    study_id: int
-    candidate: Candidate
-    plan: Plan
     devices: tuple[str, ...]
     mib_per_rank: int
-    seed: int
-    steps: int
-    report_every: int
-    metrics: Sequence[str]
-    resume: CheckpointName | None = None
-    until: int | None = None
+    objectives: Sequence[str]
     keep: frozenset[CheckpointName] = frozenset()
-    donor: Donor | None = None
-    number: int = 0
-    in_epochs: bool = False
-    best_of: str = ""
-    best: tuple[float, int] | None = None
     mibs: tuple[int, ...] = ()
-    guard: bool = True
+    code_dir: Path | None = None
+    budget_bytes: int | None = None
+    checkpoint_root: Path = Path()
 
     def mib_of(self, rank: int) -> int:
         """MiB reserved for a rank."""

@@ -167,7 +167,7 @@ class VirtualExecutor:
                         order.trial_id, order.attempt, gang.seq, reported, self._trainings.values(order, reported), now
                     )
                 ],
-                objectives=order.metrics,
+                objectives=order.objectives,
                 checkpoint_step=reported,
                 step_seconds=(now - gang.starts) / (step - gang.first) * gang.gain,
                 timed_steps=step - gang.first,

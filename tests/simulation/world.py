@@ -292,7 +292,7 @@ class World:
                     order.attempt,
                     order.token,
                     metrics=[metric],
-                    objectives=order.metrics,
+                    objectives=order.objectives,
                     measured_bytes=tensors_mib(order.candidate.params) * MIB,
                     checkpoint_step=metric.step or -1,
                     step_seconds=step_seconds(order),

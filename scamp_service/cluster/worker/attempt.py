@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from scamp_service.cluster.worker.line_writer import LineWriter
 from scamp_service.cluster.worker.report_queue import Delivery, ReportQueue
 from scamp_service.files import code_zip
 from scamp_service.lifecycle import Outcome
-from scamp_service.study.objective import measured_metrics
 
 if TYPE_CHECKING:
     from workloads.cleaning.cleaner import Cleaner
@@ -105,30 +104,12 @@ class Training:
             return Outcome.ERROR, _describe(error, self._code_dir), True, ""
 
     def _run_workload(self) -> str:
-        from workloads.training.attempt.job import TrainingJob
-
         order, rank, world = self.reports.order, self.reports.rank, self.reports.order.plan.world_size
-        job = TrainingJob(
-            candidate=order.candidate,
+        job = replace(
+            order,
             code_dir=self._unpack(order.candidate.code) if order.candidate.code else None,
-            plan=order.plan,
-            seed=order.seed,
-            steps=order.steps,
-            until=order.until,
-            report_every=order.report_every,
             budget_bytes=order.mib_of(rank) * MIB,
             checkpoint_root=self.folders.checkpoints,
-            trial_id=order.trial_id,
-            resume=order.resume,
-            donor=order.donor,
-            metrics=tuple(measured_metrics(order.metrics)),
-            study_id=order.study_id,
-            number=order.number,
-            attempt=order.attempt,
-            in_epochs=order.in_epochs,
-            best_of=order.best_of,
-            best=order.best,
-            guard=order.guard,
         )
         return self.train(job, rank, world, self._store(rank, world), self.reports)
 

@@ -254,7 +254,7 @@ class ReportQueue:
             trial_id=order.trial_id,
             attempt=order.attempt,
             token=order.token,
-            objectives=order.metrics,
+            objectives=order.objectives,
             best_of=order.best_of,
             metrics=metrics,
             logs=logs,

@@ -118,7 +118,9 @@ class World:
             seed=0,
             steps=steps,
             report_every=10,
+            resume=None,
             metrics=["accuracy"],
+            objectives=["accuracy"],
         )
         return replace(order, **changes)
 
