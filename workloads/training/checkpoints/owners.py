@@ -39,13 +39,13 @@ def owners_of(workload: object, model: nn.Module, optimizer: torch.optim.Optimiz
         return owners
     files = {name.removeprefix(package): file for name, file in sys.modules.items() if name.startswith(package)}
     owners |= {f"file {name}": file for name, file in files.items()}
-    known, waiting = {id(owner) for owner in owners.values()}, deque(owners.items())
+    visited, waiting = {id(owner) for owner in owners.values()}, deque(owners.items())
     while waiting:
         path, owner = waiting.popleft()
         for name, value in _all_attributes(owner):
             for place, part in _parts(name, value, _DEEP):
-                if id(part) not in known and _is_own(part, package):
-                    known.add(id(part))
+                if id(part) not in visited and _is_own(part, package):
+                    visited.add(id(part))
                     owners[f"{path} {place}"] = part
                     waiting.append((f"{path} {place}", part))
     return owners
