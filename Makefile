@@ -9,7 +9,7 @@ SHELL := /bin/sh
 export PIP_ARGS TORCH_INDEX_URL
 
 python := .venv/bin/python
-packages := api benchmarks estimators placement scamp_service workloads
+packages := scamp api benchmarks estimators placement scamp_service workloads
 javascript := api/static tests/api/javascript
 typescript := typescript@5.9.3
 tsc := npx --yes --fetch-retries=0 --package=$(typescript) tsc

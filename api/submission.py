@@ -20,11 +20,10 @@ import python_multipart
 from python_multipart.exceptions import FormParserError
 from starlette.exceptions import HTTPException
 
+from scamp.user_code.bundling import MAX_CODE_BYTES, MAX_CODE_FILES, zip_contents
 from scamp_service.errors import InvalidInput
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.user_code.bundling import zip_contents
-from workloads.files.archive import MAX_CODE_BYTES, MAX_CODE_FILES
 
 MAX_SPEC_BYTES = 2**20
 MAX_BODY_BYTES = MAX_SPEC_BYTES + 4 * -(-MAX_CODE_BYTES // 3)

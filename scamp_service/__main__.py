@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from scamp_service.cli import interrupts
+from scamp.cli import interrupts
 
 
 def wrong_python(error: ModuleNotFoundError, root: Path) -> str:

@@ -24,8 +24,6 @@ TOO_MANY_FILES = {
     errno.ENFILE: "close some files",
 }
 OTHERS = 0o077  # permissions of the group and of everybody else
-SERVICE_LOCK = "service.lock"
-"""The file in a data directory that the process which uses it has locked."""
 
 log = logging.getLogger("scamp.files")
 

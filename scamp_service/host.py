@@ -21,7 +21,7 @@ from scamp_service.settings import ROOT
 LEAST_FILES = 256
 MANY_FILES = 65_536
 """Open files of a process, which an API with many clients needs; some programs are slow where more are allowed."""
-PACKAGES = ("scamp_service", "workloads", "estimators", "placement")
+PACKAGES = ("scamp", "scamp_service", "workloads", "estimators", "placement")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
-"""How long each kind of process may be silent before it is ended and replaced, in seconds."""
+"""How long each kind of process may be silent before it is ended and replaced, and a trace takes, in seconds."""
 
+TRACE_SECONDS = 60
+"""Processor time of a trace, unless the user allows more."""
 RANK_SECONDS = 30.0
 """A rank that does not answer."""
 STARTING_RANK_SECONDS = 120.0

@@ -19,12 +19,12 @@ from estimators.model import MIB, Plan
 from placement.option import NoPlan
 from placement.planning.answers import ChosenPlan
 from scamp_service.errors import InvalidInput
+from scamp_service.patience import TRACE_SECONDS
 from scamp_service.settings import Settings
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.estimate import Estimator, target
 from scamp_service.sizing.estimated import params_in_words
 from scamp_service.sizing.tracing.options import Tracing
-from scamp_service.study.budget import TRACE_SECONDS
 
 CPU_RANK = {"CPU": 1.0}
 PROCESS_MIB = 512

@@ -17,7 +17,7 @@ from scamp_service.lifecycle import WaitsFor
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *DOCS]
-FLOORS = ("api", "scamp_service", "workloads", "placement", "estimators")
+FLOORS = ("api", "scamp_service", "workloads", "placement", "estimators", "scamp")
 FOLDERS = (*FLOORS, "benchmarks", "deploy", "docs", "examples", "tests")
 
 ARCHITECTURE = "docs/architecture.md"
@@ -58,7 +58,13 @@ def names_in(file: Path) -> dict[str, frozenset[str]]:
     """Top-level name of a module → names in it (methods and fields of a class)."""
     if file.suffix == ".js":
         return dict.fromkeys(re.findall(r"(?:function|class|const) (\w+)", file.read_text()), frozenset())
-    return {name: inside for node in ast.parse(file.read_text()).body for name, inside in defined(node)}
+    names = {name: inside for node in ast.parse(file.read_text()).body for name, inside in defined(node)}
+    if (stub := file.with_suffix(".pyi")).is_file():  # names that are imported when they are first used
+        names |= dict.fromkeys(
+            (alias.name for node in ast.walk(ast.parse(stub.read_text())) for alias in getattr(node, "names", ())),
+            frozenset(),
+        )
+    return names
 
 
 def defined(node: ast.stmt) -> Iterator[tuple[str, frozenset[str]]]:
@@ -97,7 +103,7 @@ def missing_in(page: str) -> list[str]:
             path, name = ROOT / match[1], match[2]
             if not path.exists() or (name and not has(path, name)):
                 missing.append(code)
-        elif re.fullmatch(rf"(?:{'|'.join((*FLOORS, 'benchmarks'))})(?:\.\w+)+", code) and not resolves(code):
+        elif re.fullmatch(rf"(?:{'|'.join((*FLOORS, 'benchmarks'))})(?:\.(?!db\b)\w+)+", code) and not resolves(code):
             missing.append(code)
     return missing
 

@@ -25,6 +25,7 @@ from torch.distributed import Store
 
 from estimators.model import MIB, Candidate, Plan
 from estimators.named_plan import plan_of
+from scamp.yaml_numbers import with_numbers
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.fork import refusal_within
@@ -33,7 +34,6 @@ from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.failing import end_rank
 from workloads.training.rendezvous import TIMEOUT
 from workloads.training.runtime import train
-from workloads.yaml_numbers import with_numbers
 
 _CHECK_SECONDS = 30
 """Longest wait for a trace, by which studies find what they refuse."""

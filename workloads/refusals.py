@@ -23,9 +23,10 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from estimators.traits import FSDP
-from workloads.datasets import Count
+from scamp.user_code.own_imports import PACKAGES
+from scamp.workload.datasets import Count
+from scamp.workload.hints import Contradiction
 from workloads.files.archive import ArchiveError
-from workloads.hints import Contradiction
 from workloads.protocol import Workload, defines
 
 MESSAGE_CHARACTERS = 500  # of an error's own message: those of libraries may fill pages
@@ -39,7 +40,7 @@ _WITHOUT_CLOSURE = (
 COUNTS = ("num_train", "num_eval")
 """The numbers of samples of a workload."""
 _ROOT = Path(__file__).resolve().parents[1]
-_PACKAGES = [_ROOT / name for name in ("api", "scamp_service", "workloads", "placement", "estimators")]
+_PACKAGES = [_ROOT / name for name in PACKAGES]
 _BUILT_IN = _ROOT / "workloads" / "models"
 _PLANS = _ROOT / "workloads" / "parallel"
 _LIBRARIES = Path(sysconfig.get_path("purelib")).resolve()
@@ -337,10 +338,12 @@ def _name_of(file: str, folder: Path | None) -> tuple[str, bool]:
     """
     path, home = Path(file).resolve(), folder.resolve() if folder is not None else _BUILT_IN
     is_ours = any(path.is_relative_to(package) and not home.is_relative_to(package) for package in _PACKAGES)
+    if is_ours:
+        return "", False
     if path.is_relative_to(_LIBRARIES):
         name = path.relative_to(_LIBRARIES)
         return "" if name.parts[0] in _UNDER_TORCH else str(name), False
-    if path.is_relative_to(home) and not is_ours:
+    if path.is_relative_to(home):
         return str(path.relative_to(home)), True
     hidden = file.startswith("<") or path.is_relative_to(_ROOT) or path.is_relative_to(_PYTHON)
     return "" if hidden else path.name, False

@@ -39,8 +39,8 @@ from api.views.trials import (
     trial_view,
 )
 from api.views.view import Page
+from scamp.export import csv_parts
 from scamp_service.client import trial_row
-from scamp_service.exchange.export import csv_parts
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.fields import trial_fields
 from scamp_service.store.store import Store

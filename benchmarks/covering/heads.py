@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from benchmarks.covering.models.families import small_config
 from benchmarks.covering.models.inputs import inputs_of
+from scamp.workload.seeds import seed_everything
 from workloads.adapters.transformers import IGNORED, TransformersWorkload
 from workloads.refusals import WorkloadError, WrongResult
 from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
-from workloads.seeds import seed_everything
 from workloads.training.metrics import as_pair
 
 NUM, LENGTH, CHOICES, SEED = 4, 24, 3, 7

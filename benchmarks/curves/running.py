@@ -12,7 +12,7 @@ from torch.distributed import FileStore
 
 from estimators.model import Candidate, Layout, Plan
 from estimators.tracing.tracer import trace
-from workloads.hints import Contradiction
+from scamp.workload.hints import Contradiction
 from workloads.loading import load_estimable
 from workloads.refusals import WorkloadError, explain
 from workloads.sandbox.recipe import recipe_of

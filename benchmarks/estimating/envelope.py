@@ -23,12 +23,12 @@ from estimators.peaks.depth import TRACED_BLOCKS
 from estimators.peaks.envelope import Envelope
 from estimators.scaling.formula import RANKS, SAMPLES
 from estimators.tracing.tracer import trace, trace_peak
+from scamp_service.patience import TRACE_SECONDS
 from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, NoBlueprints, depth_of
 from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, layout_kind_of
 from scamp_service.sizing.tracing.options import OneBlob, TracedWorkload
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.traces import Tracer
-from scamp_service.study.budget import TRACE_SECONDS
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
 

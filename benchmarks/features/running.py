@@ -14,10 +14,10 @@ from benchmarks.features.feature import Feature
 from estimators.model import Candidate, Plan
 from estimators.trace import Trace
 from estimators.tracing.tracer import trace
+from scamp.workload.seeds import seed_everything
 from workloads.loading import load_workload
 from workloads.refusals import explain
 from workloads.sandbox.recipe import recipe_of
-from workloads.seeds import seed_everything
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import lost_its_peers, train

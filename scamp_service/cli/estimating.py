@@ -8,26 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scamp_service.cli.terminal import (
-    AsJson,
-    Count,
-    DataDir,
-    Kind,
-    Mib,
-    Param,
-    Rounds,
-    Seconds,
-    StudyFile,
-    What,
-    WorkingDir,
-    err,
-    out,
-    params_of,
-    progress,
-    settings_of,
-)
+from scamp.cli.terminal import AsJson, StudyFile, WorkingDir, err, out, params_of
+from scamp_service.cli.terminal import Count, DataDir, Kind, Mib, Param, Rounds, Seconds, What, progress, settings_of
 from scamp_service.errors import InvalidInput
-from scamp_service.study.budget import TRACE_SECONDS
+from scamp_service.patience import TRACE_SECONDS
 
 if TYPE_CHECKING:
     from estimators.devices.kind import DeviceKind

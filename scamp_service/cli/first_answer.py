@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scamp.cli.terminal import err
 from scamp_service.cli.tables.estimate import headline
-from scamp_service.cli.terminal import err, measure_once, progress
+from scamp_service.cli.terminal import measure_once, progress
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
 from scamp_service.sizing.early_answers import EarlyAnswer

@@ -8,23 +8,10 @@ from typing import Annotated
 
 import typer
 
-from scamp_service.cli.terminal import (
-    AsJson,
-    Count,
-    DataDir,
-    Kind,
-    Mib,
-    Param,
-    Seconds,
-    What,
-    WorkingDir,
-    out,
-    params_of,
-    progress,
-    settings_of,
-)
+from scamp.cli.terminal import AsJson, WorkingDir, out, params_of
+from scamp_service.cli.terminal import Count, DataDir, Kind, Mib, Param, Seconds, What, progress, settings_of
 from scamp_service.errors import InvalidInput
-from scamp_service.study.budget import TRACE_SECONDS
+from scamp_service.patience import TRACE_SECONDS
 
 app = typer.Typer()
 

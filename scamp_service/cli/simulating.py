@@ -1,4 +1,4 @@
-"""The commands that simulate: studies on a cluster that one need not have, and the live queue with more devices."""
+"""The command that simulates studies on a cluster that one need not have."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scamp_service.cli.service import Address, Token, client_of
-from scamp_service.cli.terminal import AsJson, DataDir, WorkingDir, err, out, settings_of
+from scamp.cli.terminal import AsJson, WorkingDir, err, out
+from scamp_service.cli.terminal import DataDir, settings_of
 from scamp_service.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -162,32 +162,3 @@ def _policies(words: str) -> list[str]:
         except ValueError as error:
             raise InvalidInput(f"--policy: {error}") from None
     return names
-
-
-@app.command(name="what-if")
-def what_if(
-    add: Annotated[
-        str, typer.Argument(help="devices to add: [NODESx]DEVICESxKIND, joined with commas", metavar="8xA100-40")
-    ],
-    address: Address = "",
-    token: Token = "",
-    as_json: AsJson = False,
-) -> None:
-    """Say when a service's queue would be done with more devices, and what it would take.
-
-    The queue is simulated as it is now, with the trials that its studies have
-    yet to propose. Every trial counts as trained to its end.
-    """
-    from scamp_service.cli.tables.simulation import what_if_table
-
-    answer = client_of(address, token).what_if(add)
-    if as_json:
-        print(json.dumps(answer))
-        return
-    out.print(what_if_table(answer))
-    for count, words in (
-        (answer["num_unknown"], "are left out: nobody knows yet how long they take"),
-        (answer["num_more"], "are left out: there are too many"),
-    ):
-        if count:
-            out.print(f"{count} trials {words}", style="dim", soft_wrap=True)

@@ -17,7 +17,7 @@ from estimators.model import NO_EVALUATION_EXTRA, Candidate, EvaluationExtra, La
 from estimators.traits import NO_TRAITS, Traits
 from placement.model import Cluster, Offer, Ready
 from scamp_service.model import Sized
-from scamp_service.study.budget import TRACE_SECONDS
+from scamp_service.patience import TRACE_SECONDS
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.name import CheckpointName
 

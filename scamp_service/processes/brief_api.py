@@ -10,8 +10,9 @@ import tempfile
 from contextlib import closing
 from typing import IO
 
+from scamp.addresses import url_of
 from scamp_service.errors import Unavailable
-from scamp_service.processes.addresses import LOOPBACK, url_of
+from scamp_service.processes.addresses import LOOPBACK
 from scamp_service.processes.heartbeat import Pulse
 from scamp_service.processes.supervise import MODULES, answers, spawn
 from scamp_service.settings import Settings

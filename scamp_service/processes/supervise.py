@@ -23,12 +23,14 @@ from typing import IO, Self
 
 import httpx
 
+from scamp.addresses import running_server, url_of
+from scamp.user_code.bundling import SERVICE_LOCK
 from scamp_service import patience
 from scamp_service.cluster.local.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
-from scamp_service.files import FULL, SERVICE_LOCK, TOO_MANY_FILES, keep_private, trouble_with, with_remedy
+from scamp_service.files import FULL, TOO_MANY_FILES, keep_private, trouble_with, with_remedy
 from scamp_service.host import allow_many_files
-from scamp_service.processes.addresses import LOOPBACK, running_server, take_port, url_of, write_server_file
+from scamp_service.processes.addresses import LOOPBACK, take_port, write_server_file
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
 from scamp_service.store.database import expect_shared_database

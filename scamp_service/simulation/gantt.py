@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from scamp.shown import duration
 from scamp_service.simulation.outcome import Simulated, Span
 
 WIDTH, LEFT, TOP, ROW, GAP, FOOT = 1200, 130, 44, 18, 3, 28
@@ -105,17 +106,3 @@ def _steps() -> Iterator[float]:
     while True:
         yield from (day, 2 * day, 5 * day)
         day *= 10
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words as short as ``1 h 20 min``."""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"

@@ -27,6 +27,7 @@ from placement.planning.question import Question, margin_for
 from placement.planning.traced_options import list_options
 from scamp_service.cluster.devices.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
+from scamp_service.patience import TRACE_SECONDS
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import CPU, calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
@@ -37,7 +38,6 @@ from scamp_service.sizing.tracing.options import Tracing
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.under_way import UnderWay
-from scamp_service.study.budget import TRACE_SECONDS
 from scamp_service.study.user_code.checking import check_code
 
 

@@ -16,8 +16,8 @@ from estimators.profile import ModelProfile
 from placement.option import Evidence, NoPlan, Option
 from placement.planning.answers import ChosenPlan
 from placement.planning.step_seconds import PredictedStep, predicted_step
+from scamp.shown import shown_value
 from scamp_service.model import Json
-from scamp_service.study.values import shown_value
 
 ANY_MIB = 2**40
 """MiB of devices that hold any plan: for questions about how large devices must be."""

@@ -29,11 +29,11 @@ from placement.planning.question import Question
 from placement.planning.step_seconds import pipeline_step, predicted_step, with_memory
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Choice, RecordedPipeline, Sized
+from scamp_service.patience import TRACE_SECONDS
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.tracing.trace_pool import START_SECONDS
 from scamp_service.sizing.tracing.trace_process import Interrupted, TraceFailed, TraceProcess
 from scamp_service.sizing.tracing.traces import Blobs, Tracer
-from scamp_service.study.budget import TRACE_SECONDS
 
 log = logging.getLogger("scamp.sizing")
 

@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from scamp_service.patience import TRACE_SECONDS
 from scamp_service.study.values import Integer, Number, Strict, number_of
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
 USUAL_STEPS = 100
-TRACE_SECONDS = 60
-"""Seconds of processor time for a trace, unless the user allows more."""
 MAX_OBJECTIVES = 8
 
 

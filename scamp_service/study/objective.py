@@ -1,4 +1,4 @@
-"""The objective of a study: which metric, which of two values of it is the better one, and how a value is written.
+"""The objective of a study: which metric, and which of two values of it is the better one.
 
 Code that compares, orders or ranks trials asks the objective. Only samplers of other libraries, SQL, the exchange with
 Optuna and the dashboard read the direction itself.
@@ -11,24 +11,13 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict
 
+from scamp.shown import PREDICTED
 from scamp_service.study.values import Strict, Title
-from workloads.training.reported import PREDICTED
 
 
 def measured_metrics(metrics: Iterable[str]) -> list[str]:
     """Those of these metrics of objectives that evaluations report."""
     return [metric for metric in metrics if not metric.startswith(PREDICTED)]
-
-
-def shown_metric(metric: str, value: float) -> str:
-    """A value of ``metric`` as text, by the rule of ``objectiveValue`` in the dashboard's ``format.js``.
-
-    In the usual range it has four decimals, so that a column lines up, and five significant digits elsewhere. Numbers
-    that were counted before a training have no decimals.
-    """
-    if metric.startswith(PREDICTED) and float(value).is_integer():
-        return f"{value:,.0f}"
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.5g}"
 
 
 class Objective(Strict):

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from scamp_service.lifecycle import TrialState
 from scamp_service.study.objective import Objective
-from scamp_service.study.pareto import front, non_domination_ranks, places
+from scamp_service.study.pareto import front, places
 
 
 def named_by_place(directions: Sequence[str]) -> list[dict[str, str]]:
@@ -145,10 +145,6 @@ class Objectives:
         """Whether the first is better in at least one objective, and worse in none."""
         mine, theirs = self.keys(values), self.keys(other)
         return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
-
-    def ranks(self, points: Sequence[Sequence[float]]) -> list[int]:
-        """Non-domination rank of each point: 0 on the Pareto front, 1 on the front of the others, and so on."""
-        return [int(rank) for rank in non_domination_ranks([self.keys(point) for point in points])]
 
     def places(self, points: Sequence[Sequence[float]]) -> list[int]:
         """Place of each point, 0 for the best: by rank, then the loneliest of a front first. Equal points share one."""

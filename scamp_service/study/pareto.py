@@ -14,15 +14,6 @@ Ints = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
 
 
-def non_domination_ranks(points: Sequence[Sequence[float]]) -> Ints:
-    """Rank of each point: 0 on the Pareto front, 1 on the front of the others, and so on. Equal points have equal ones.
-
-    ``points`` are finite, all of the same length.
-    """
-    distinct, of_point = _distinct(points)
-    return _ranks(distinct)[of_point]
-
-
 def front(points: Sequence[Sequence[float]]) -> Ints:
     """Indices of the points on the Pareto front, ascending: those of rank 0, without the ranks of all others."""
     distinct, of_point = _distinct(points)

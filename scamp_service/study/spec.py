@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from estimators.axes import AXES
 from estimators.model import Plan
 from placement.packing.projects import DEFAULT_PROJECT
+from scamp.shown import PREDICTED, first_names
 from scamp_service.study.budget import MAX_OBJECTIVES, MAX_REPORTS, Budget
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
@@ -25,9 +26,8 @@ from scamp_service.study.sampler_options import Populated
 from scamp_service.study.search_options import SearchOptions
 from scamp_service.study.spaces.space import Dimension
 from scamp_service.study.stopping import AshaOptions, NeverOptions, RuleOptions, Stopping
-from scamp_service.study.values import Given, Name, Strict, Title, Value, at_most, first_names
+from scamp_service.study.values import Given, Name, Strict, Title, Value, at_most
 from scamp_service.study.workload_names import is_file
-from workloads.training.reported import PREDICTED
 
 Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]

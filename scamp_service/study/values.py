@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from workloads.yaml_numbers import as_number
+from scamp.yaml_numbers import as_number
 
 LARGEST_INT = 2**53
 """Larger integers are not exact as floats, which samplers and JSON readers use."""
@@ -127,13 +127,6 @@ def key_of(value: Any) -> Hashable:
     return isinstance(value, bool), value
 
 
-def shown_value(value: Any) -> str:
-    """The value of a parameter in a line; lists and repeated blocks as JSON."""
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return json.dumps(value) if isinstance(value, list | dict) or value is None else str(value)
-
-
 Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
 Value = Annotated[Any, BeforeValidator(_value)]
 """A value of a parameter: a scalar, null, or a list of values."""
@@ -145,12 +138,6 @@ Number = Annotated[int | float, BeforeValidator(number_of)]
 Integer = Annotated[int, BeforeValidator(_integer)]
 Name = Annotated[str, AfterValidator(_name)]
 Title = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)]
-
-
-def first_names(names: list[str], most: int = 10) -> str:
-    """The first ``most`` names, because a study may be wrong about a hundred thousand of them."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(name[:100] for name in names[:most]) + more
 
 
 def by_name(union: Any, field: str) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api.submission import MAX_BODY_BYTES
+from scamp.user_code.bundling import MAX_CODE_BYTES
 from tests.services.serving import SPEC, WORKLOAD, InProcess
-from workloads.files.archive import MAX_CODE_BYTES
 
 JSON = {"Content-Type": "application/json"}
 MODEL = WORKLOAD.encode()

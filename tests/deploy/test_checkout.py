@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("api", "scamp_service", "workloads", "placement", "estimators")
+PACKAGES = ("scamp", "api", "scamp_service", "workloads", "placement", "estimators")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 

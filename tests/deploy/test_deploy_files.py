@@ -16,7 +16,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
-PACKAGES = ("api", "scamp_service", "workloads", "placement", "estimators")
+PACKAGES = ("scamp", "api", "scamp_service", "workloads", "placement", "estimators")
 CLUSTER = ROOT / "deploy/ray-cluster.yaml"
 
 

@@ -17,9 +17,9 @@ from api.__main__ import server_for
 from api.app import create_app
 from estimators.model import Plan
 from placement.model import Device
+from scamp.addresses import url_of
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Json, Metric, Report, Study
-from scamp_service.processes.addresses import url_of
 from scamp_service.settings import Settings
 from scamp_service.store.recorded_cluster import RecordedDevice
 from scamp_service.store.store import Store

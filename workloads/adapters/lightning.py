@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_leaves
 
+from scamp.workload.datasets import SetName
+from scamp.workload.seeds import DATA_SEED, kept_generators, seed_host
 from workloads.adapters.arguments import arguments_for
 from workloads.adapters.lightning_loaders import Keys, keys_of_samples, loaders_of
 from workloads.adapters.lightning_schedules import Configured, Numbers
@@ -25,10 +27,8 @@ from workloads.adapters.lightning_steps import (
     keeping_nothing,
     line_without_result,
 )
-from workloads.datasets import SetName
 from workloads.protocol import Batch, Outputs, Workload, defines
 from workloads.refusals import WorkloadError, expect
-from workloads.seeds import DATA_SEED, kept_generators, seed_host
 
 _OF_BATCHES = {
     "change batches in collate_fn or in the steps": (

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from workloads.datasets import SetName, is_iterable
+from scamp.workload.datasets import SetName, is_iterable
 from workloads.refusals import WorkloadError
 
 Keys = tuple[Any, ...]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from scamp.workload.datasets import SetName
 from workloads.adapters.arguments import arguments_for
-from workloads.datasets import SetName
 from workloads.protocol import Batch, Optimizers, Workload
 
 Compare = Callable[[Any, Any], Tensor]

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from scamp.workload.datasets import SetName, opened_dataset
 from workloads.adapters.comparisons import noted_comparisons
-from workloads.datasets import SetName, opened_dataset
 from workloads.protocol import Batch, Loss, Metrics, Outputs, Workload, defines
 from workloads.refusals import WorkloadError, kinds_of
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-MAX_CODE_BYTES = 64 * 2**20
-MAX_CODE_FILES = 10_000
+from scamp.user_code.bundling import MAX_CODE_BYTES, MAX_CODE_FILES
+
 # zipfile raises these for broken, encrypted and exotic archives, and the file system for conflicting names.
 _UNZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
 

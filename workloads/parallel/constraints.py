@@ -14,7 +14,7 @@ from torch import nn
 
 from estimators.constraints import REDUCE, Limit, Name, PlanConstraints
 from estimators.model import Divisions, blocks_of_stage
-from workloads.hints import Contradiction, Hint, hints_of
+from scamp.workload.hints import Contradiction, Hint, hints_of
 from workloads.options import TrainingOptions
 from workloads.parallel.chain import shares_its_parts
 from workloads.protocol import Chain, Split

@@ -15,8 +15,8 @@ from estimators.model import Layout
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import examples, trace_peak
 from estimators.traits import Traits
+from scamp.workload.hints import Contradiction
 from workloads.files.archive import unpack_code
-from workloads.hints import Contradiction
 from workloads.imports import check_imports
 from workloads.loading import load_estimable, load_workload
 from workloads.options import TrainingOptions

@@ -25,11 +25,11 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from workloads.datasets import SetName, is_iterable, opened_dataset
+from scamp.workload.datasets import SetName, is_iterable, opened_dataset
+from scamp.workload.seeds import drawn_from, seed_everything
 from workloads.parallel.forward_state.snapshot import ModuleSnapshot, attributes_of, hooks_of, may_be_state
 from workloads.protocol import Batch, Loss, Workload, defines
 from workloads.refusals import WorkloadError, in_enough_digits
-from workloads.seeds import drawn_from, seed_everything
 from workloads.training.data.batch_transform import step_batch
 from workloads.training.data.order import SampleOrder, lengths_of
 from workloads.training.metrics import as_pair, split_evaluation

@@ -11,9 +11,9 @@ import logging
 import torch
 from torch import Tensor
 
-from workloads.datasets import SetName, is_iterable, opened_dataset
+from scamp.workload.datasets import SetName, is_iterable, opened_dataset
+from scamp.workload.seeds import kept_generators
 from workloads.protocol import Workload, defines
-from workloads.seeds import kept_generators
 from workloads.training.data.batch_transform import num_values
 from workloads.training.data.order import SampleOrder, lengths_of, longest_first
 

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from estimators.model import Layout, Plan
 from estimators.tracing.session.modes import NoInit
-from workloads.datasets import NAMES as SETS
+from scamp.workload.datasets import NAMES as SETS
 from workloads.options import NAMES as OPTIONS
 from workloads.protocol import Workload
 from workloads.refusals import (

@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from estimators.tracing.session.modes import NoInit
+from scamp.workload.seeds import seed_everything
 from workloads.parallel.forward_state.snapshot import has_fractions, real_numbers
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError, expect_loss, expect_model
-from workloads.seeds import seed_everything
 from workloads.training.data.batch_transform import step_batch
 from workloads.training.outline import outline_of
 

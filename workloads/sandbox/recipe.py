@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from estimators.model import Divisions, Layout
 from estimators.tracing.session.recipe import Evaluate, Recipe
-from workloads.datasets import SetName
+from scamp.workload.datasets import SetName
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part
 from workloads.parallel.constraints import with_reduction

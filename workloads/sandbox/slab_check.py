@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from scamp.workload.seeds import seed_everything
 from workloads.parallel.exchanging.attention import intercept_attention
 from workloads.parallel.spatial import EXCHANGING, is_global_pool, slab
 from workloads.protocol import Batch, Context, Loss, Spatial, Workload
 from workloads.refusals import in_enough_digits
 from workloads.sandbox.small_model import are_close, small_model
-from workloads.seeds import seed_everything
 from workloads.training.data.batch_transform import step_batch
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.step import layers_of_training

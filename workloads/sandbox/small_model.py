@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from estimators.tracing.blocks import are_equal, container_of, shorten
 from estimators.tracing.session.modes import NoInit
+from scamp.workload.seeds import seed_everything
 from workloads.parallel.forward_state.snapshot import has_fractions, real_numbers
 from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Workload
-from workloads.seeds import seed_everything
 from workloads.training.outline import model_of, outline_of
 
 NUM_BLOCKS = 2

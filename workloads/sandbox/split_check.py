@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from scamp.workload.seeds import seed_everything
 from workloads.protocol import Split, Workload
 from workloads.sandbox.small_model import are_close, small_model
-from workloads.seeds import seed_everything
 from workloads.training.data.batch_transform import step_batch
 from workloads.training.updates.phases import phases_of
 

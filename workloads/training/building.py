@@ -19,13 +19,13 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
 from estimators.model import Plan
+from scamp.workload.seeds import seed_everything
 from workloads.parallel.agreement import agree
 from workloads.parallel.aliases import parameter_attributes, set_parameter_attributes
 from workloads.parallel.apply import apply_plan
 from workloads.parallel.exchanging.gloo import AllGather, ReduceScatter
 from workloads.parallel.tp_plan.notation import described
 from workloads.protocol import Workload
-from workloads.seeds import seed_everything
 from workloads.training.outline import model_of, outline_of
 from workloads.training.updates.precision import mixed_precision_of
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from scamp.shown import PREDICTED
+
 LONGEST_NAME = 200
 MOST_METRICS = 1000
 TRAIN_LOSS = "train_loss"
-PREDICTED = "predicted."
-"""Begins the names of what is predicted, by which studies bound candidates and name objectives."""
 
 
 class Unreportable(ValueError):

@@ -20,13 +20,13 @@ from torch import nn
 from torch._C._distributed_c10d import Store
 from torch.distributed.device_mesh import DeviceMesh
 
+from scamp.workload.seeds import DATA_SEED, seed_everything
 from workloads.imports import import_early
 from workloads.loading import load_workload
 from workloads.parallel.forward_state.state import forward_state
 from workloads.parallel.forward_state.watch import FREED, is_freed
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError
-from workloads.seeds import DATA_SEED, seed_everything
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.attempt.loop import Loop
 from workloads.training.attempt.rank import TrainingRank

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from estimators.model import Plan
-from workloads.seeds import mixed
+from scamp.workload.seeds import mixed
 
 FEW = 2**16  # samples whose whole permutation is drawn; it takes 8 bytes and about 10 ns a sample, in every step
 ROUNDS = 6

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map_only
 
+from scamp.workload.seeds import seed_everything
 from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.exchanging.replicas import begin_last_pass, end_passes
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Chain, Outputs, Workload, defines
 from workloads.refusals import WrongResult, explain_closure, explain_gradient_in_evaluation
-from workloads.seeds import seed_everything
 from workloads.training.losses import StepLosses
 from workloads.training.metrics import Sums, split_evaluation
 from workloads.training.updates.loss_scale import share_overflows

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from scamp_service.cli.terminal import plain
-from scamp_service.simulation.gantt import duration
+from scamp.cli.terminal import plain
+from scamp.shown import duration
 from scamp_service.simulation.outcome import Simulated
 
 MOST_REASONS = 3
@@ -37,21 +36,6 @@ def _rows(simulated: Simulated) -> Iterator[tuple[str, str]]:
         yield f"trials on {devices} device{'s' * (devices > 1)}", str(count)
     for blocked, seconds in sorted(simulated.waited.items(), key=lambda item: -item[1]):
         yield f"waited, {blocked}", duration(seconds)
-
-
-def what_if_table(answer: Mapping[str, Any]) -> Table:
-    """The answer of ``GET /v1/cluster/what-if``: a row for each figure, now and with the added devices."""
-    added = " + ".join(f"{count} × {kind}" for kind, count in answer["added"].items())
-    table = Table("", "now", plain(f"with {added}"), box=None, pad_edge=False)
-    both = answer["now"], answer["then"]
-    table.add_row("all done in", *(duration(forecast["makespan_seconds"]) for forecast in both))
-    table.add_row("device-hours", *(f"{forecast['device_hours']:.3g}" for forecast in both))
-    for kind in sorted({kind for forecast in both for kind in forecast["device_hours_by_kind"]}):
-        hours = (forecast["device_hours_by_kind"].get(kind, 0.0) for forecast in both)
-        table.add_row(plain(f"  on {kind}"), *(f"{hour:.3g}" for hour in hours))
-    table.add_row("trials", *(str(forecast["num_trials"]) for forecast in both))
-    table.add_row("that fit nowhere", *(str(forecast["num_never"]) for forecast in both))
-    return table
 
 
 def footnotes(simulated: Simulated) -> Iterator[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from scamp_service.patience import TRACE_SECONDS
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.traces import Tracer
 from scamp_service.sizing.tracing.under_way import UnderWay
-from scamp_service.study.budget import TRACE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class TraceCache:
         self._folder, self._on_cuda, self._clock = folder, on_cuda, clock
         self._known: OrderedDict[str, tuple[Trace, float]] = OrderedDict()  # with the time of the file's renewal
         self._lock = threading.Lock()
-        self._sources = tracing_version("estimators", "workloads")
+        self._sources = tracing_version("estimators", "scamp/workload", "workloads")
 
     def key(self, candidate: Candidate, layout: Layout) -> str:
         """Hash of everything that determines the trace of a candidate under a layout."""

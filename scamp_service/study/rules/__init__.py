@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scamp.shown import first_names
 from scamp_service.study.rules.candidates import (
     batch_complaints,
     constraint_complaints,
@@ -15,7 +16,6 @@ from scamp_service.study.rules.objectives import objective_complaints
 from scamp_service.study.rules.search import grid_complaints, one_shot_complaints, stopping_complaints
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import slots_of
-from scamp_service.study.values import first_names
 from scamp_service.study.workload_names import is_file
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from scamp.shown import first_names
 from scamp_service.study.rules.fields import Fields
 from scamp_service.study.rules.starts import start_complaints
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested
 from scamp_service.study.spaces.space import Repeat, ends
-from scamp_service.study.values import first_names
 from workloads.options import BOTH_AVERAGES, NEEDS_ADASCALE, NEEDS_AVERAGES, NEEDS_EMA, wrong_value
 from workloads.options import NAMES as OPTIONS
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from scamp.shown import PREDICTED, first_names
 from scamp_service.study.predicted import PredictedBounds
 from scamp_service.study.rules.fields import Fields
 from scamp_service.study.stopping import NeverOptions
-from scamp_service.study.values import first_names
-from workloads.training.reported import PREDICTED
 
 
 def objective_complaints(study: Fields) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from scamp.shown import first_names
 from scamp_service.study.budget import MAX_TRIALS
 from scamp_service.study.one_shot import SUPERNET
 from scamp_service.study.rules.fields import Fields
@@ -13,7 +14,6 @@ from scamp_service.study.spaces.points import Points
 from scamp_service.study.spaces.slots import Slot
 from scamp_service.study.spaces.space import Range
 from scamp_service.study.stopping import NeverOptions
-from scamp_service.study.values import first_names
 
 
 def stopping_complaints(study: Fields) -> Iterator[str]:

@@ -6,10 +6,10 @@ import ast
 import warnings
 from collections.abc import Iterator
 
+from scamp.user_code.bundling import MAX_CODE_BYTES, file_of
 from scamp_service.errors import InvalidInput
-from scamp_service.study.user_code.bundling import file_of
 from scamp_service.study.workload_names import check_built_in, is_file
-from workloads.files.archive import MAX_CODE_BYTES, ArchiveError, open_archive
+from workloads.files.archive import ArchiveError, open_archive
 
 MAX_SOURCE_BYTES = 2**20
 

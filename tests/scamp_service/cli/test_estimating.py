@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from estimators.devices import catalogue
 from estimators.devices.kind import DeviceKind, Rate
-from scamp_service.cli import estimating, terminal
+from scamp.cli.terminal import err, out
+from scamp_service.cli import estimating
 from scamp_service.cli.main import app
 from scamp_service.cluster.devices import gpus
 from scamp_service.cluster.devices.gpus import Gpu, GpuLinks
@@ -32,7 +33,7 @@ def scamp(*arguments: str) -> str:
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal.out, "_width", 160)
+    monkeypatch.setattr(out, "_width", 160)
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, *gpu: Gpu) -> None:
@@ -84,7 +85,7 @@ def test_calibrate_measures_the_cpu_then_one_gpu_of_each_model_and_warns_of_othe
     machine(monkeypatch, MIG, H100, replace(H100, index=2, uuid="GPU-cccc", other_processes_mib=30000))
     monkeypatch.setattr(calibration, "calibrate_cpu", cpu)
     monkeypatch.setattr(calibration, "calibrate_gpu", gpu)
-    monkeypatch.setattr(terminal.err, "_file", shown := (tmp_path / "err").open("w"))
+    monkeypatch.setattr(err, "_file", shown := (tmp_path / "err").open("w"))
     output = scamp("calibrate", "--rounds", "2", "--data-dir", str(tmp_path))
     shown.close()
     assert measured == [(tmp_path, 2), (tmp_path, "GPU-aaaa")]

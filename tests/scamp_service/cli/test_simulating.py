@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scamp_service.cli.tables.simulation import what_if_table
+from scamp.cli.what_if import what_if_table
 from scamp_service.settings import ROOT
 from tests.conftest import Scamp
 

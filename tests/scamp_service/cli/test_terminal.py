@@ -11,8 +11,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from scamp.cli.terminal import PlainStream, _PlainConsole, err, out, params_of, plain
 from scamp_service.cli import terminal
-from scamp_service.cli.terminal import PlainStream, _PlainConsole, err, out, params_of, plain, progress
+from scamp_service.cli.terminal import progress
 from scamp_service.errors import InvalidInput
 from tests.waiting import PATIENCE_SECONDS, until
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from estimators.devices.kind import DeviceKind, Rate
+from scamp.cli.terminal import err
 from scamp_service.cli import terminal
 from scamp_service.host import Process
 from scamp_service.processes import calibrator as module
@@ -159,7 +160,7 @@ def test_whoever_waits_at_a_terminal_has_the_machine_measured_first_and_scripts_
     settings = Settings(data_dir=tmp_path)
     terminal.measure_once(settings)
     assert calibrated(tmp_path) is None
-    monkeypatch.setattr(terminal.err, "_force_terminal", True)
+    monkeypatch.setattr(err, "_force_terminal", True)
     script(FAILS)
     terminal.measure_once(settings)
     assert "cannot be measured: no memory is left; no step times are predicted" in capsys.readouterr().err

@@ -19,9 +19,10 @@ from typing import Any, Self
 import httpx
 import pytest
 
+from scamp.addresses import remembered_port, running_server
 from scamp_service.errors import Unavailable
 from scamp_service.processes import supervise
-from scamp_service.processes.addresses import free_port, remembered_port, running_server
+from scamp_service.processes.addresses import free_port
 from scamp_service.processes.heartbeat import VARIABLE
 from scamp_service.processes.supervise import (
     Service,

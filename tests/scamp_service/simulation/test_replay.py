@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from placement.packing.projects import Project
+from scamp.shown import duration
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import TrialState
 from scamp_service.settings import Settings
-from scamp_service.simulation.gantt import duration, gantt_svg
+from scamp_service.simulation.gantt import gantt_svg
 from scamp_service.simulation.outcome import Simulated
 from scamp_service.simulation.replay import ReplayOptions, Submitted, simulate, simulated_spec
 from scamp_service.sizing.cluster_file import cluster_named

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from estimators.model import MIB, Layout
-from scamp_service.cli.progress import closing_line
+from scamp.cli.progress import closing_line
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Report, Study, TrialChanges
 from scamp_service.store.store import Store

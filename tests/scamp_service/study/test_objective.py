@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scamp_service.study.objective import Objective, shown_metric
+from scamp.shown import shown_metric
+from scamp_service.study.objective import Objective
 
 LARGE, SMALL = Objective(metric="m"), Objective(metric="m", direction="minimize")
 

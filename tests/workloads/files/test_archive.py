@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from workloads.files.archive import MAX_CODE_BYTES, ArchiveError, unpack_code
+from scamp.user_code.bundling import MAX_CODE_BYTES
+from workloads.files.archive import ArchiveError, unpack_code
 
 SOURCE = "class Mine: ...\n"
 

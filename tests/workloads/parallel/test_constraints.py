@@ -13,7 +13,7 @@ from torch import nn
 
 from estimators.constraints import UNCONSTRAINED, PlanConstraints
 from estimators.model import INDIVISIBLE, Divisions
-from workloads.hints import Contradiction
+from scamp.workload.hints import Contradiction
 from workloads.models.stdlib_gpt import CharacterGpt
 from workloads.models.unet3d_blobs import Unet3d
 from workloads.parallel.divisions import divisions_of

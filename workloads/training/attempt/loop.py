@@ -13,9 +13,9 @@ from torch import Tensor
 from torch._C._autograd import _get_sequence_nr
 
 from estimators.learning import AttemptPhase
+from scamp.workload.seeds import seed_everything
 from workloads.protocol import Batch, defines
 from workloads.refusals import WorkloadError
-from workloads.seeds import seed_everything
 from workloads.training.attempt.evaluation import evaluate_held_out
 from workloads.training.attempt.needs import Needs
 from workloads.training.attempt.rank import TrainingRank

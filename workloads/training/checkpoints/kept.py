@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workloads.seeds import is_generator, restore_generator, state_of_generator
+from scamp.workload.seeds import is_generator, restore_generator, state_of_generator
 from workloads.training.checkpoints.owners import attributes_of, owners_of, set_attribute
 
 MOST_BYTES = 16 * 2**20

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from scamp.workload.seeds import kept_generators, mixed
 from workloads.protocol import Batch, Workload, defines
-from workloads.seeds import kept_generators, mixed
 
 NUM_STEPS = 32
 """Steps of which the largest batch is taken, where the workload does not say which is."""

@@ -10,7 +10,7 @@ from math import ceil
 
 import torch
 
-from workloads.datasets import NAMES, SamplePlace, SetName, is_iterable, opened_dataset
+from scamp.workload.datasets import NAMES, SamplePlace, SetName, is_iterable, opened_dataset
 from workloads.protocol import BATCHES, Workload, defines
 from workloads.refusals import WorkloadError, WrongResult, expect_counts, kinds_of
 from workloads.training.data.order import SampleOrder, lengths_of

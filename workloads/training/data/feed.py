@@ -23,9 +23,9 @@ from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import DataLoader
 
 from estimators.model import Plan
-from workloads.datasets import NAMES, SamplePlace, SetName, is_iterable, opened_dataset
+from scamp.workload.datasets import NAMES, SamplePlace, SetName, is_iterable, opened_dataset
+from scamp.workload.seeds import drawn_from, seed_everything
 from workloads.protocol import Batch, Workload, defines
-from workloads.seeds import drawn_from, seed_everything
 from workloads.training.data.batch_transform import Transform
 from workloads.training.data.order import SampleOrder
 from workloads.training.data.reader import Failure, Reader, ReadRequest, begin_worker

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workloads.datasets import SetName, is_iterable, opened_dataset
+from scamp.workload.datasets import SetName, is_iterable, opened_dataset
+from scamp.workload.seeds import kept_generators, mixed, seed_host
 from workloads.protocol import Workload, defines
 from workloads.refusals import WrongResult, kinds_of
-from workloads.seeds import kept_generators, mixed, seed_host
 from workloads.training.samples import batch_indices
 
 

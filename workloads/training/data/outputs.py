@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from estimators.model import Plan
+from scamp.workload.seeds import kept_generators, seed_host
 from workloads.protocol import Outputs, Workload, defines
 from workloads.refusals import WrongResult, kinds_of
-from workloads.seeds import kept_generators, seed_host
 from workloads.training.memory.process_memory import host_copy
 from workloads.training.reported import Unreportable, joined, plain_metrics
 

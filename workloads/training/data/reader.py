@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from workloads.datasets import Reading, SamplePlace, Seed, SetName, opened_dataset
+from scamp.workload.datasets import Reading, SamplePlace, Seed, SetName, opened_dataset
+from scamp.workload.seeds import drawn_from, kept_generators, mixed, seed_host
 from workloads.protocol import Batch, Workload, defines
 from workloads.refusals import WrongResult, frames_of, kinds_of, raised_in
-from workloads.seeds import drawn_from, kept_generators, mixed, seed_host
 from workloads.training.memory.process_memory import host_copy
 
 _OF_EVALUATION = -1  # stands for the epoch: held-out samples are the same in every evaluation

@@ -22,12 +22,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves
 
-from workloads.datasets import is_iterable, opened_dataset
+from scamp.workload.datasets import is_iterable, opened_dataset
+from scamp.workload.seeds import drawn_from, kept_generators, seed_everything
 from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Workload, defines
 from workloads.refusals import in_enough_digits
-from workloads.seeds import drawn_from, kept_generators, seed_everything
 from workloads.training.attempt.evaluation import totals
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints.kept import KeptState

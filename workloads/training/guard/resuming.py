@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from estimators.model import Plan
+from scamp.workload.seeds import drawn_from, kept_generators, seed_everything
 from workloads.parallel.forward_state.snapshot import has_fractions
 from workloads.refusals import in_enough_digits
-from workloads.seeds import drawn_from, kept_generators, seed_everything
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints.folders import explained, read_json, replace_json
 from workloads.training.checkpoints.name import CheckpointName

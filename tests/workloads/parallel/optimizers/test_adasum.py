@@ -18,13 +18,13 @@ from estimators.axes import Spread
 from estimators.model import Layout, Plan
 from estimators.tracing.tracer import trace, trace_peak
 from placement.planning.ways import list_ways
+from scamp.workload.seeds import seed_everything
 from tests.waiting import PATIENCE_SECONDS
 from workloads.loading import load_workload
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.parallel.optimizers import adasum
 from workloads.parallel.optimizers.adasum import AdasumOptimizer, combine
 from workloads.sandbox.recipe import recipe_of
-from workloads.seeds import seed_everything
 from workloads.training.samples import batch_indices
 
 pytestmark = pytest.mark.full

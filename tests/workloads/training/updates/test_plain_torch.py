@@ -13,10 +13,10 @@ from torch.optim.lr_scheduler import MultiStepLR
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
 from estimators.model import Candidate, Layout, Plan
+from scamp.workload.seeds import seed_everything
 from tests.workloads.one_rank import Collected
 from workloads.loading import load_workload
 from workloads.protocol import Workload
-from workloads.seeds import seed_everything
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.checkpoints.checkpoint import load_weights
 from workloads.training.checkpoints.name import CheckpointName

@@ -1,0 +1,140 @@
+"""Reads the file of a study and changes it on the command line, without checking it: the service does.
+
+YAML is read strictly, so that a repeated key or an alias is refused here, where its line is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scamp.errors import InvalidInput
+
+MAX_TEXT_BYTES = 2**20
+
+
+def read_study(file: Path) -> dict[str, Any]:
+    """The study in a file of YAML or JSON, as it is written there. Raises ``InvalidInput``."""
+    study = load(read_text(file), is_json=file.suffix.lower() == ".json")
+    if not isinstance(study, dict):
+        raise InvalidInput(f"{file} is no study: a study is a mapping with a name, a workload and an objective")
+    return study
+
+
+def read_text(file: Path) -> str:
+    """The text of a study's file. Raises ``InvalidInput``."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read the study {file}: {error}") from None
+
+
+def files_of(study: Mapping[str, Any]) -> list[str]:
+    """The workload and the sampler of a study, if they are in the user's own files, as ``FILE.py:name``."""
+    search = study.get("search")
+    sampler = search.get("sampler") if isinstance(search, Mapping) else None
+    names = [study.get("workload"), sampler.get("name") if isinstance(sampler, Mapping) else sampler]
+    return [name for name in names if isinstance(name, str) and ":" in name]
+
+
+def load(text: str | bytes, *, is_json: bool = False) -> Any:
+    """Read YAML (or JSON) text. Raises ``InvalidInput``; with ``is_json`` mistakes are explained as those of JSON."""
+    if len(text) > MAX_TEXT_BYTES:
+        raise InvalidInput(f"the study is {len(text)} bytes long; at most {MAX_TEXT_BYTES} are allowed")
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise InvalidInput("the study is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that does not exist
+        if is_json:
+            return _load_json(text)  # some of what YAML refuses is JSON, such as tabs
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InvalidInput(f"the study is not valid YAML{where}: {problem}") from None
+
+
+def changed(study: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The study with changes such as ``budget.trials=40``. Raises ``InvalidInput``.
+
+    The value is YAML; an empty one removes the key. A number in the path is a place in a list.
+    """
+    data = deepcopy(dict(study))
+    for change in changes:
+        path, equals, text = change.partition("=")
+        *outer, last = path.split(".")
+        if not equals or not all((*outer, last)):
+            raise InvalidInput(f"a change is KEY=VALUE, such as budget.trials=40; got {change!r}")
+        place: Any = data
+        for part in outer:
+            place = _entry(place, part) if isinstance(place, dict) else _item(place, part, change)
+        key: Any = last
+        if not isinstance(place, dict):
+            _item(place, last, change)
+            key = int(last)
+        if text:
+            place[key] = load(text)
+        elif isinstance(place, list) or key in place:
+            del place[key]
+    return data
+
+
+def _entry(mapping: dict[str, Any], key: str) -> Any:
+    """What is below ``key``, made if it is not there. A sampler that is given by its name alone has no options yet."""
+    if key == "sampler" and isinstance(name := mapping.get(key), str):
+        mapping[key] = {"name": name}
+    return mapping.setdefault(key, {})
+
+
+def _item(values: Any, key: str, change: str) -> Any:
+    if not isinstance(values, list) or not key.isdecimal() or int(key) >= len(values):
+        text = repr(values)
+        raise InvalidInput(
+            f"{change!r} does not fit the study: there is no {key} in {text if len(text) <= 60 else text[:57] + '…'}"
+        )
+    return values[int(key)]
+
+
+def _load_json(text: str | bytes) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeated_keys)
+    except RecursionError:
+        raise InvalidInput("the study is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InvalidInput(f"the study is not valid JSON in {where}: {error.msg}") from None
+    except ValueError as error:  # a repeated key, or a number of more than 4,300 digits
+        raise InvalidInput(f"the study is not valid JSON: {error}") from None
+
+
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is repeated")
+    return mapping
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that also refuses repeated keys, and aliases, which can expand a short text without end."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is repeated", key.start_mark
+                )
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
+        return super().construct_mapping(node, deep=deep)

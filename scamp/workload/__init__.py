@@ -1,0 +1,1 @@
+"""What a user's file is written with: ``protocol``, and what it offers. All but ``trial`` needs torch."""
