@@ -20,11 +20,10 @@ from api.openapi import describe
 from api.ready_probe import ReadyProbe
 from api.routes import router
 from api.sse import EventHub
+from scamp import __version__
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
-
-VERSION = "0.1.0"
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -46,7 +45,7 @@ def create_app(settings: Settings) -> FastAPI:
         admission.close()
         store.close()
 
-    app = FastAPI(title="ScaMP", version=VERSION, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(title="ScaMP", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.store, app.state.settings, app.state.hub, app.state.admission = store, settings, hub, admission
     app.state.ready_probe, app.state.importances = ReadyProbe(store, settings), ImportanceCache(store)
     app.state.forecasts = Forecasts(store, settings)

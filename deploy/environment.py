@@ -1,8 +1,8 @@
 """Makes ``.venv``, the environment of this checkout, and keeps it up to date with pyproject.toml and constraints.txt.
 
 It runs before anything is installed, so it uses only the standard library: ``python deploy/environment.py setup``.
-Packages are installed by uv, which pip fetches first; pip installs what uv cannot. ScaMP itself is not installed: it is
-an application that runs from its checkout, and ``.venv/bin/scamp`` links to it.
+Packages are installed by uv, which pip fetches first; pip installs what uv cannot. ScaMP itself is not installed: it
+runs from its checkout, and ``.venv/bin/scamp`` links to it.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ def lock(root: Path) -> None:
 def requirements(root: Path) -> tuple[list[str], list[str]]:
     """Packages that ScaMP needs to run, and those that its tests need in addition."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
-    return project["project"]["dependencies"], project["dependency-groups"]["dev"]
+    packages = [line for line in project["project"]["dependencies"] if not line.startswith("scamp==")]  # it is here
+    return packages, project["dependency-groups"]["dev"]
 
 
 def pins(root: Path) -> list[str]:

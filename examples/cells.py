@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workloads.protocol import Workload, inheritance
+from scamp import Workload, inheritance
 
 OPS = ("none", "skip", "conv1", "conv3", "pool")
 KERNELS = {"conv1": 1, "conv3": 3}

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
-from workloads.protocol import Workload
+from scamp import Workload
 
 NUM_EVAL = 360
 

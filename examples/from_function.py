@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from workloads.adapters.plain import from_function
+from scamp import from_function
 
 images, digits = load_digits(return_X_y=True)
 images = (images / 16).astype("float32")

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workloads.protocol import Phase, Workload
+from scamp import Phase, Workload
 
 NUM_TRAIN, NUM_NEAR = 1437, 200
 

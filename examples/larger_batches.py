@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workloads.protocol import Workload
+from scamp import Workload
 
 
 class Digits(Workload):

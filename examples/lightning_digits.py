@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassF1Score
 
-from workloads.adapters.lightning import LightningWorkload
+from scamp import LightningWorkload
 
 
 class Network(lightning.LightningModule):

@@ -16,7 +16,7 @@ from ray import tune
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from scamp_service.tune import scamp_resources
+from scamp import scamp_resources
 from workloads.loading import load_workload
 from workloads.parallel.apply import spread_optimizer
 from workloads.training.building import build_model

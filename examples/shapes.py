@@ -12,9 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from workloads.models.stdlib_gpt import StdlibGpt
-from workloads.models.unet3d_blobs import Unet3dBlobs
-from workloads.protocol import Batch, Workload
+from scamp import Batch, StdlibGpt, Unet3dBlobs, Workload
 
 SHAPES: dict[str, tuple[type[Workload], dict[str, Any]]] = {
     "small": (StdlibGpt, {"depth": 2, "width": 64, "batch": 16}),

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import AutoModelForSequenceClassification, BertConfig
 
-from workloads.adapters.transformers import TransformersWorkload
+from scamp import TransformersWorkload
 
 
 class Texts(TransformersWorkload):

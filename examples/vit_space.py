@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workloads.protocol import Chain, Split, Workload, inheritance
+from scamp import Chain, Split, Workload, inheritance
 
 HEAD_SIZE = 16
 PATCHES, WIDTHS, DEPTHS = (2, 4), (32, 64, 128), (2, 6)

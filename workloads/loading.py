@@ -98,9 +98,7 @@ def _workload_class(module: ModuleType, class_name: str, name: str) -> type[Work
             advice = "a function can be estimated, but not trained"
         else:
             advice = "derive it from that class, or name another"
-        raise WorkloadError(
-            f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload; {advice}"
-        )
+        raise WorkloadError(f"workload {name!r}: {class_name} is not a subclass of scamp.Workload; {advice}")
     missing = sorted(getattr(class_, "__abstractmethods__", ()))
     if not defines(class_, "dataset"):
         missing = sorted([*missing, *(method for method in BATCHES if not defines(class_, method))])

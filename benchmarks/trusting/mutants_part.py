@@ -18,7 +18,8 @@ from pathlib import Path
 from benchmarks.running.results import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("scamp", "api", "benchmarks", "estimators", "placement", "scamp_service", "tests", "workloads", "pyproject.toml")
+PACKAGES = ("scamp", "api", "scamp_service", "workloads", "placement", "estimators")
+COPIED = (*PACKAGES, "benchmarks", "tests", "pyproject.toml")
 CONTROL, CLUSTER, STORE = "scamp_service/control", "scamp_service/cluster", "scamp_service/store"
 SIMULATED = ("tests/scamp_service/control/test_controller.py",)
 TITLE = "Faults in our own code"

@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from workloads.protocol import Spatial, Workload
+from scamp import Spatial, Workload
 
 AMPLITUDES, WAVELENGTHS = (0.6, 1.6), (6.0, 30.0)
 """Ranges in which the logarithms of both parameters are uniform; wavelengths in voxels."""

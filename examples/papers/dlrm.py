@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workloads.protocol import Tables, Workload
+from scamp import Tables, Workload
 
 NUM_DENSE = 8
 TABLES = (500, 300, 200, 100, 50, 20)

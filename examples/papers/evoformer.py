@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workloads.protocol import Split, Workload
+from scamp import Split, Workload
 
 LETTERS = 4
 LENGTH, RELATIVES = 12, 8

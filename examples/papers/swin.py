@@ -8,8 +8,9 @@ Every block has a ``Split``, so ranks can divide its heads (``tp``), or one rank
 import torch
 from torch import nn
 
+from scamp import VitDigits
 from workloads.models.swin import WindowBlock
-from workloads.models.vit_digits import IMAGE_SIDE, NUM_CLASSES, VitDigits
+from workloads.models.vit_digits import IMAGE_SIDE, NUM_CLASSES
 
 WINDOW = 4
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from scamp import Chain, Split, Workload
 from workloads.models.swin import COLUMNS, ROWS, WindowBlock
-from workloads.protocol import Chain, Split, Workload
 
 TRAIN = (
     *("astronaut", "brick", "camera", "grass", "gravel", "immunohistochemistry", "retina", "rocket"),

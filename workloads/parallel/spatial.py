@@ -105,7 +105,7 @@ def _spatial_of(model: nn.Module) -> Spatial:
     if not isinstance(spatial, Spatial):
         raise ValueError(
             f"{type(model).__name__} does not say how its space is divided: give it an attribute `spatial`, a "
-            "workloads.protocol.Spatial, or use plans with spatial=1"
+            "scamp.Spatial, or use plans with spatial=1"
         )
     return spatial
 

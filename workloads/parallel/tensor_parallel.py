@@ -136,7 +136,7 @@ def split_of(block: nn.Module, number: int) -> Split:
     if not isinstance(split, Split):
         raise ValueError(
             f"block {number} ({type(block).__name__}) does not say how it is divided: give it an attribute `split`, a "
-            "workloads.protocol.Split; return other blocks from the workload's method blocks(model), by default its "
+            "scamp.Split; return other blocks from the workload's method blocks(model), by default its "
             "longest nn.ModuleList; or use plans without tensor parallelism and co-shard"
         )
     return split

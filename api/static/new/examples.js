@@ -32,7 +32,7 @@ export const OWN_CODE = `import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from workloads.adapters.plain import from_function
+from scamp import from_function
 
 pictures, digits = load_digits(return_X_y=True)
 inputs = torch.tensor(pictures / 16, dtype=torch.float32)

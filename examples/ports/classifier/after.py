@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from workloads.protocol import Workload
+from scamp import Workload
 
 
 def get_args():

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from workloads.protocol import Parts, Phase, Workload
+from scamp import Parts, Phase, Workload
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=50)

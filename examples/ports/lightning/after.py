@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanAbsoluteError, PearsonCorrCoef, R2Score
 
-from workloads.adapters.lightning import LightningWorkload
+from scamp import LightningWorkload
 
 
 class DiabetesData(L.LightningDataModule):

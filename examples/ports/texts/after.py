@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from torch.utils.data import DataLoader, Dataset
 from transformers import BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
-from workloads.adapters.transformers import TransformersWorkload
+from scamp import TransformersWorkload
 
 MODULES = ["argparse", "statistics", "asyncio.tasks", "tarfile"]
 MAX_LENGTH = 96

@@ -122,12 +122,13 @@ def test_a_model_never_seen_before_is_tuned_through_a_service(scamp: Scamp, serv
 def test_mistakes_are_one_line_and_store_nothing(scamp: Scamp, service: Served, tmp_path: Path) -> None:
     studies = as_json(scamp, service, "list")
     (tmp_path / "not-yaml.yaml").write_text("{")
-    (tmp_path / "typo.yaml").write_text(STUDY.replace("budget:", "budgets:"))
+    typo = folder_of(tmp_path / "typo") / "study.yaml"
+    typo.write_text(STUDY.replace("budget:", "budgets:"))
     broken = folder_of(tmp_path / "broken", f"raise ImportError('no such thing')\n{WORKLOAD}")
     mistakes: list[tuple[list[str | Path], str]] = [
         (["submit", tmp_path / "no-such.yaml"], "no-such.yaml"),
         (["submit", tmp_path / "not-yaml.yaml"], "YAML"),
-        (["submit", tmp_path / "typo.yaml"], "budgets"),
+        (["submit", typo], "budgets"),
         (["submit", broken / "study.yaml"], "no such thing"),
         (["run", broken / "study.yaml", "--data-dir", tmp_path / "data"], "no such thing"),
         (["run", folder_of(tmp_path / "fine") / "study.yaml", "--working-dir", tmp_path / "fine"], "is using"),

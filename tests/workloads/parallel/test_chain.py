@@ -68,7 +68,7 @@ class Tied(Chain):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (nn.Linear(2, 2), "Linear does not say where a pipeline may cut it: make it a workloads.protocol.Chain"),
+        (nn.Linear(2, 2), "Linear does not say where a pipeline may cut it: make it a scamp.Chain"),
         (CharacterGpt(1, 8, 2, 4, 0.0), "1 blocks cannot be divided into 2 stages: choose fewer stages"),
         (Tied(), "stages of Tied would share parameters"),
     ],

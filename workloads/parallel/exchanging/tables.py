@@ -77,7 +77,7 @@ def divide_tables(model: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
     if not tables:
         raise ValueError(
             f"{type(model).__name__} does not say which embedding tables are divided: give it an attribute "
-            "`divided_tables`, a workloads.protocol.Tables, or use plans with tables=false"
+            "`divided_tables`, a scamp.Tables, or use plans with tables=false"
         )
     divided: set[nn.Parameter] = set()
     for name, table in tables.items():
