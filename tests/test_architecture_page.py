@@ -173,7 +173,7 @@ def test_the_lines_that_the_page_on_extending_quotes_are_in_the_files() -> None:
 def commands_in(page: str, name: str) -> list[list[str]]:
     """Arguments of every call of ``name`` in the page's code blocks."""
     joined = blocks_of(page).replace("\\\n", " ")
-    calls = re.findall(rf"(?:^|\s|/){name} ([^#\n'|&]*)", joined, re.MULTILINE)
+    calls = re.findall(rf"(?:^|(?<!from)\s|(?<!\s\.)/){name} ([^#\n'|&]*)", joined, re.MULTILINE)  # nor `./scamp`
     return [shlex.split(call) for call in calls]
 
 

@@ -195,7 +195,7 @@ def test_both_wheels_have_one_version_and_the_same_requirements() -> None:
 def test_editors_and_python_see_the_same_names() -> None:
     stub = ast.parse((ROOT / "scamp" / "__init__.pyi").read_text())
     names = {alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert names | {"__version__"} == {"__version__", *scamp._MODULES}
+    assert names | {"__version__"} == {"__version__", *vars(scamp)["_MODULES"]}
     assert all(getattr(scamp, name) is not None for name in scamp.__all__)
     (listed,) = (node.value for node in stub.body if isinstance(node, ast.Assign))
     assert set(ast.literal_eval(listed)) == set(scamp.__all__)

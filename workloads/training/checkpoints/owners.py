@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scamp.workload.seeds import is_generator, restore_generator, state_of_generator
 from workloads.loading import PRIVATE
 from workloads.parallel.forward_state.snapshot import OWN
 from workloads.protocol import Workload
-from workloads.seeds import is_generator, restore_generator, state_of_generator
 
 _DEEP = 3
 """Levels of containers in which functions and objects are looked for."""
