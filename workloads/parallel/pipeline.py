@@ -42,7 +42,7 @@ Context = Callable[[], AbstractContextManager[object]]
 
 
 def run_passes(
-    workload: Workload,
+    loss_of: Callable[[nn.Module, Batch], Any],
     model: Chain,
     micro_batches: Iterable[Batch],
     num: int,
@@ -52,14 +52,14 @@ def run_passes(
     """Run forward and backward of ``num`` micro-batches through the stages in ``model``, in the order of the schedule.
 
     Forward passes run in the context ``precision``; stages send fp32 in any. On the last stage ``minimised`` takes what
-    the workload's ``loss`` returns for each micro-batch, and gives the number that its backward pass begins with.
-    Gradients are summed over the micro-batches. The workload's ``loss`` must call the model exactly once.
+    ``loss_of`` returns for each micro-batch, and gives the number that its backward pass begins with.
+    Gradients are summed over the micro-batches. It must call the model exactly once.
     """
     assert model.place is not None, "the model is not a pipeline stage"
     has_end = model.is_first or model.is_last
     batches = list(micro_batches if has_end else islice(micro_batches, 1))
     hidden = torch.empty(model.hidden_shape(_num_samples(batches[0])), device="meta", requires_grad=True)
-    inputs = [_inputs_of(workload.loss, batch) for batch in batches] if model.is_first else None
+    inputs = [_inputs_of(loss_of, batch) for batch in batches] if model.is_first else None
     targets = batches if model.is_last else None
     place, held = model.place, model.place.stages
     stages = [
@@ -78,7 +78,7 @@ def run_passes(
 
     def loss(output: Tensor, batch: Batch) -> Tensor:
         with precision():
-            returned = workload.loss(cast(nn.Module, _Given(workload.loss, output)), batch)
+            returned = loss_of(cast(nn.Module, _Given(loss_of, output)), batch)
         return minimised(returned)
 
     schedule: Any

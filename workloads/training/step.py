@@ -73,7 +73,7 @@ def phase_step(
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline  # imported late, as it takes a second
 
-        pipeline.run_passes(workload, model, micro_batches, num, losses.add, partial(autocast, workload, model))
+        pipeline.run_passes(loss_of, model, micro_batches, num, losses.add, partial(autocast, workload, model))
         asks = updates.loss_is_sum is not False
     else:
         for number, batch in enumerate(micro_batches, 1):

@@ -63,7 +63,7 @@ def test_a_loss_that_does_not_call_the_model_is_refused() -> None:
         assert isinstance(model, Chain)
         apply_plan(model, workload.blocks(model), layout, mesh)
         with pytest.raises(ValueError, match=r"Forgetful\.loss does not call the model, so a pipeline cannot run it"):
-            run_passes(workload, model, [torch.zeros(2, 17, dtype=torch.long)] * 2, 2, StepLosses(min).add)
+            run_passes(workload.loss, model, [torch.zeros(2, 17, dtype=torch.long)] * 2, 2, StepLosses(min).add)
 
 
 class Waves(nn.Module):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from inspect import unwrap
 from types import FunctionType
 from typing import Any, cast
@@ -127,6 +128,8 @@ class DivisionGuard:
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
             ways = (dealing.planned, dealing.other)
             words = self._different(*(self._passes(loss, step, way, dealing.weight, repeats=2) for way in ways))
+        if not words and self._rank.job.plan.pp > 1:  # in either way, its micro-batches have the same size
+            return self._different_half(loss, step, dealing, planned)
         return (words, dealing.words) if words else None
 
     def _difference_of_pair(self, loss: Loss, step: int, dealing: Dealing, planned: _Passes) -> tuple[str, str] | None:
@@ -146,6 +149,7 @@ class DivisionGuard:
     def _different_half(self, loss: Loss, step: int, dealing: Dealing, planned: _Passes) -> tuple[str, str] | None:
         """Words for gradients that are not twice those of half the loss, and for the cause; None if they are."""
 
+        @wraps(loss)
         def halved(model: nn.Module, batch: Batch) -> Any:
             returned = loss(model, batch)
             return (returned[0] / 2, returned[1]) if isinstance(returned, tuple) else returned / 2

@@ -13,7 +13,7 @@ CASES = """
 import torch
 from torch import nn
 from torch.nn import functional
-from workloads.protocol import Workload
+from workloads.protocol import Chain, Workload
 
 CLASSES = torch.arange(64) // 16  # stored class after class
 POINTS = torch.randn(64, 6, generator=torch.Generator().manual_seed(0)) + CLASSES[:, None]
@@ -29,6 +29,34 @@ class Base(Workload):
     def loss(self, model, batch): return functional.cross_entropy(model(batch[0]), batch[1])
     def evaluate(self, model, batch):
         return {"loss": functional.cross_entropy(model(batch[0]), batch[1], reduction="none")}
+
+
+class Stages(Chain):
+    enters, leaves = ("first",), ("last",)
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 4)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4))
+    def enter(self, x): return self.first(x)
+    def leave(self, x): return self.last(x)
+    def hidden_shape(self, num_samples): return (num_samples, 8)
+
+
+class Staged(Base):
+    def build_model(self): return Stages()
+    def loss(self, model, batch):
+        loss = functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+        return loss.sum(), torch.tensor(len(loss))
+
+
+class ClampedStage(Staged):
+    def build_model(self):
+        model = super().build_model()
+        model.blocks[1].register_forward_hook(self.clamped)
+        return model
+    def clamped(self, module, inputs, output):
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient.clamp(-0.001, 0.001))
 
 
 class Weighted(Base):
@@ -319,6 +347,14 @@ def test_a_gradient_that_a_hook_changes_ends_a_training_in_micro_batches(
     assert words.startswith("the gradient of ") and words.endswith(
         "in step 2 when micro-batches have 4 instead of 8 samples"
     )
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_a_gradient_that_a_hook_changes_ends_a_pipeline(ranks: Any, cases: dict[str, Any], schedule: str) -> None:
+    plan = Plan(8, 4, pp=2, schedule=schedule)
+    words = refusal(ranks, plan, "ClampedStage", cases)
+    assert words.startswith("the gradient of ") and "in step 2 when its loss counts half as much" in words
+    assert len(ranks.curve(plan, workload="cases.py:Staged", **cases)) > 1
 
 
 def test_a_term_that_begins_later_is_found_before_the_last_report(ranks: Any, cases: dict[str, Any]) -> None:
