@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Literal, TypedDict
 
 from estimators.learning import AttemptPhase
 from estimators.model import MIB, Plan, Prediction
@@ -313,38 +312,23 @@ class Trial:
         return self.num_oom > 0 and self.state in ENDED_WELL
 
 
-class _Unchanged(Enum):
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Final = _Unchanged.UNCHANGED
-"""Stands for the value that a row has. None is a value of its own."""
-Unchanged = Literal[_Unchanged.UNCHANGED]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialChanges:
+class TrialChanges(TypedDict, total=False):
     """Fields of a trial that a move changes, besides its state, reason and plan. The others stay as they are."""
 
-    family: str | Unchanged = UNCHANGED
-    structure: str | Unchanged = UNCHANGED
-    offer: Offer | Unchanged | None = UNCHANGED
-    once_fit: bool | Unchanged = UNCHANGED
-    num_lost: int | Unchanged = UNCHANGED
-    num_oom: int | Unchanged = UNCHANGED
-    num_faults: int | Unchanged = UNCHANGED
-    num_failures: int | Unchanged = UNCHANGED
-    retry_at: float | Unchanged = UNCHANGED
-    passed_over: int | Unchanged = UNCHANGED
-    requeued_because: str | Unchanged = UNCHANGED
-    judged_step: int | Unchanged = UNCHANGED
-    value: float | Unchanged | None = UNCHANGED
-    resumes: bool | Unchanged = UNCHANGED
-
-    def columns(self) -> dict[str, Any]:
-        """The changed fields with their new values, as columns of the database."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not UNCHANGED}
+    family: str
+    structure: str
+    offer: Offer | None
+    once_fit: bool
+    num_lost: int
+    num_oom: int
+    num_faults: int
+    num_failures: int
+    retry_at: float
+    passed_over: int
+    requeued_because: str
+    judged_step: int
+    value: float | None
+    resumes: bool
 
 
 NO_CHANGES = TrialChanges()

@@ -30,7 +30,7 @@ from placement.packing.packer import pack
 from scamp_service.control.controller import Controller, TimeAndTokens
 from scamp_service.control.decide import effects
 from scamp_service.lifecycle import AttemptState, TrialState
-from scamp_service.model import UNCHANGED, Choice, Sized
+from scamp_service.model import Choice, Sized
 from scamp_service.settings import Settings
 from scamp_service.store import schema
 from scamp_service.store.store import Store
@@ -220,7 +220,7 @@ def _ticks(store: Store) -> tuple[float, float]:
             1000 * seconds / effect.count for effect, seconds in controller.noted if isinstance(effect, effects.Propose)
         ]
         moves = [effect for effect, _ in controller.noted if isinstance(effect, effects.MoveTrial)]
-        judged = [move for move in moves if move.changes.judged_step is not UNCHANGED]
+        judged = [move for move in moves if "judged_step" in move.changes]
         proposing += proposals
         if len(judged) == 1 and not proposals:
             judging.append(taken)

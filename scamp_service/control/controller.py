@@ -32,7 +32,7 @@ from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.limits import limit_reached
-from scamp_service.model import NO_CHANGES, Attempt, Json, Refusals, Sized, Study, Trial, TrialChanges
+from scamp_service.model import Attempt, Json, Refusals, Sized, Study, Trial, TrialChanges
 from scamp_service.search.proposer import ProposalRequest, Proposer
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import BESIDE, own_states
@@ -387,7 +387,7 @@ class Controller:
                     waits_for=waits_for,
                     now=now,
                 )
-                is_asked_again = to is TrialState.WAITING and changes != NO_CHANGES
+                is_asked_again = to is TrialState.WAITING and bool(changes)
                 if moved and (sized or to is not trial.state or is_asked_again):
                     self._forget_sizing([trial.id])
             case effects.Branch(trial, donor, params, step, reason):
@@ -431,7 +431,7 @@ class Controller:
         objectives = self._specs[trial.study_id].every_objective
         if sized is None or not objectives.are_predicted:
             return changes
-        return replace(changes, value=sized.quantities[objectives.leading.predicted])
+        return {**changes, "value": sized.quantities[objectives.leading.predicted]}
 
     def _forget_sizing(self, trial_ids: Sequence[int]) -> None:
         self._sizer.forget(trial_ids)

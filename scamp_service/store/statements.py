@@ -22,9 +22,8 @@ from scamp_service.lifecycle import (
     TrialState,
     WaitsFor,
 )
-from scamp_service.store import schema
+from scamp_service.store import schema, tallies
 from scamp_service.store.schema import one_of
-from scamp_service.store.tallies import BESIDE, EXTERNAL
 
 _T, _A = schema.trials, schema.attempts
 
@@ -55,14 +54,7 @@ _reporting = sa.and_(
     sa.or_(_A.c.outcome.is_(None), ~one_of(_A.c.outcome, *FORGOTTEN)),
 )
 
-COUNTED = (
-    _T.c.state,
-    _T.c.attempt,
-    _T.c.num_oom,
-    _T.c.family,
-    _T.c.origin,
-    _T.c.sized,
-)  # see tallies.Counts
+COUNTED = tuple(_T.c[name] for name in tallies.COUNTED)
 TRIAL_EVENT = (_T.c.study_id, _T.c.number, *COUNTED, _T.c.step, _T.c.value, _T.c.reason, _T.c.parent_number)
 _attempt_event = (
     _A.c.state,
@@ -92,7 +84,7 @@ LOCK_STUDY = (
 _tally_of_study = schema.tallies.c.study_id == bindparam("study_id")
 NUM_BESIDE_SEARCH = select(func.coalesce(func.sum(schema.tallies.c.num), 0.0)).where(
     _tally_of_study,
-    sa.or_(schema.tallies.c.name == BESIDE, schema.tallies.c.name.like(f"{EXTERNAL}%")),
+    sa.or_(schema.tallies.c.name == tallies.BESIDE, schema.tallies.c.name.like(f"{tallies.EXTERNAL}%")),
 )
 """Number of the study's trials that its sampler has not proposed."""
 HAS_LIVE_REQUESTED = (

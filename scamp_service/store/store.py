@@ -285,7 +285,7 @@ class Store(Reports, Leases, Requests):
     ) -> bool:
         trial_id, attempt, expected, to, reason, waits_for = move
         assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
-        columns = {**changes.columns(), "state": to, "reason": reason, "waits_for": waits_for}
+        columns = {**changes, "state": to, "reason": reason, "waits_for": waits_for}
         if sized:
             columns |= sized_columns(sized)
         if to is not expected:

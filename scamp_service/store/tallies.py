@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from estimators.model import Prediction
 from scamp_service.lifecycle import ENDED_WELL, Origin, Outcome, TrialState
-from scamp_service.model import Attempt, Sized, Trial
+from scamp_service.model import Attempt, Trial
 
 DEVICE_SECONDS, COLOCATED, HEALED, SPARED = "device_seconds", "colocated", "healed", "spared"
 UNEVEN = "uneven"
@@ -85,21 +85,8 @@ class Counted:
         return {name: num for name, num in sorted(by_name.items(), key=lambda item: (-item[1], item[0])) if num}
 
 
-class Counts(Protocol):
-    """The columns of a trial that tallies depend on."""
-
-    @property
-    def state(self) -> TrialState: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def num_oom(self) -> int: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def origin(self) -> Origin: ...
-    @property
-    def sized(self) -> Sized | None: ...
+COUNTED = ("state", "attempt", "num_oom", "family", "origin", "sized")
+"""Fields of a trial that tallies depend on."""
 
 
 def num_trials_by_state(tallies: Mapping[str, float]) -> dict[TrialState, int]:
@@ -114,8 +101,8 @@ def own_states(tallies: Mapping[str, float]) -> dict[TrialState, int]:
     return {state: int(tallies[state]) for state in TrialState if tallies.get(state)}
 
 
-def trial_tallies(trial: Counts) -> Counter[str]:
-    """The tallies in which one trial counts, but for the ranks of its gang."""
+def trial_tallies(trial: Any) -> Counter[str]:
+    """The tallies in which one trial with the fields ``COUNTED`` counts, but for the ranks of its gang."""
     if trial.origin is Origin.EXTERNAL:
         return Counter([EXTERNAL + trial.state.value])
     names = [str(trial.state.value)]

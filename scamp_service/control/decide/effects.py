@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scamp_service.control.executor import Demand, Order
 from scamp_service.lifecycle import WAITS, AttemptState, Outcome, StudyState, TrialState, WaitsFor
-from scamp_service.model import NO_CHANGES, Attempt, Json, Sized, Trial, TrialChanges
+from scamp_service.model import Attempt, Json, Sized, Trial, TrialChanges
 from scamp_service.study.values import Params
 
 
@@ -21,7 +21,7 @@ class MoveTrial:
     trial: Trial
     to: TrialState
     reason: str
-    changes: TrialChanges = NO_CHANGES
+    changes: TrialChanges = field(default_factory=TrialChanges)
     sized: Sized | None = None
     waits_for: WaitsFor | None = None
 

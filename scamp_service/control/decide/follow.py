@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import assert_never
 
 from estimators.learning import AttemptPhase
@@ -186,8 +185,8 @@ def _try_again(budget: Budget, trial: Trial, why: str) -> Effect:
 
 def _queue_again(trial: Trial, why: str, changes: TrialChanges = NO_CHANGES, sized: Sized | None = None) -> MoveTrial:
     """Queue a trial whose attempt has ended. While it waits, its reasons repeat why this was."""
-    changes = replace(changes, requeued_because=why)
-    return MoveTrial(trial, TrialState.QUEUED, why, changes, sized, WaitsFor.DEVICES)
+    all_changes: TrialChanges = {**changes, "requeued_because": why}
+    return MoveTrial(trial, TrialState.QUEUED, why, all_changes, sized, WaitsFor.DEVICES)
 
 
 def _heal(budget: Budget, trial: Trial, attempt: Attempt) -> Effect:

@@ -6,8 +6,6 @@ or gone now often still is a second later; and it fails in the end, because a fa
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from scamp_service.control.decide.effects import Effect, MoveTrial
 from scamp_service.lifecycle import TrialState, WaitsFor
 from scamp_service.model import Attempt, Trial, TrialChanges
@@ -43,7 +41,7 @@ def _later(now: float, trial: Trial, to: TrialState, num_faults: int, why: str) 
     seconds = wait_seconds(num_faults)
     changes = TrialChanges(num_faults=num_faults, retry_at=now + seconds)
     if to is TrialState.QUEUED:
-        changes = replace(changes, requeued_because=f"will run again after: {why}")
+        changes["requeued_because"] = f"will run again after: {why}"
     return MoveTrial(trial, to, f"waits {seconds:.0f} s after: {why}", changes, waits_for=WaitsFor.RETRY)
 
 

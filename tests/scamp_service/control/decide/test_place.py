@@ -172,7 +172,7 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
 
     def decided(passes: int) -> tuple[list[int], Any]:
         effects_of_pass = effects_of(trials=[replace(large, passed_over=passes), small], **running)
-        (kept,) = [e.changes.passed_over for e in effects_of_pass if isinstance(e, MoveTrial) and e.trial.id == 2]
+        (kept,) = [e.changes["passed_over"] for e in effects_of_pass if isinstance(e, MoveTrial) and e.trial.id == 2]
         return [e.order.trial_id for e in effects_of_pass if isinstance(e, Begin)], kept
 
     assert decided(0) == ([60], 1)
@@ -194,7 +194,7 @@ def test_a_trial_of_lower_priority_waits_for_as_many_passes_more_until_it_goes_f
     assert begun(0) == [2], "nobody comes before it"
     waits = replace(large, passed_over=PASSES_BEFORE_RESERVATION)
     moves = [e for e in effects_of(trials=[waits, small], studies=studies) if isinstance(e, MoveTrial)]
-    assert {move.trial.id: move.changes.passed_over for move in moves}[2] == PASSES_BEFORE_RESERVATION + 1
+    assert {move.trial.id: move.changes["passed_over"] for move in moves}[2] == PASSES_BEFORE_RESERVATION + 1
 
 
 def test_trials_start_on_kept_devices_if_they_would_end_before_by_the_step_times_of_others_up_to_a_limit() -> None:

@@ -64,7 +64,7 @@ def test_the_best_third_continues_and_the_others_wait_as_long_as_there_are_other
     decided = effects_of(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **state)
     assert moves(decided) == {5: TrialState.QUEUED, 1: TrialState.QUEUED}
     (first, _) = [e for e in decided if isinstance(e, MoveTrial)]
-    assert first.trial.number == 5 and first.changes.judged_step == 10
+    assert first.trial.number == 5 and first.changes["judged_step"] == 10
 
 
 def test_one_that_waits_says_how_it_compares_once_it_has_been_compared() -> None:

@@ -131,7 +131,7 @@ def test_a_wider_plan_that_fails_costs_a_loss_and_the_trial_continues_as_before(
     move = went_wrong(outcome=outcome)[0]
     assert isinstance(move, MoveTrial)
     assert move.to is TrialState.QUEUED
-    assert move.changes.num_lost == 1
+    assert move.changes["num_lost"] == 1
     assert move.reason == "continues on 1 device as before, because on 4 devices it failed: no DTensor"
     assert move.sized and (move.sized.plan, move.sized.prediction) == (BEFORE.plan, BEFORE.prediction)
 

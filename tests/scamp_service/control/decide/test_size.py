@@ -87,7 +87,7 @@ def test_a_plan_keeps_what_was_learned_and_its_family() -> None:
     answer = sized(Plan(4), 45, 35 * MIB, RAISED, MIB, learned_bytes=RAISED + 1)
     candidate = trial(id=9, attempt=0, state=TrialState.WAITING, plan=None)
     move = only_move(effects_of(trials=[candidate], sized={9: answer}))
-    assert move.sized == answer and move.changes.family == study().family(candidate)
+    assert move.sized == answer and move.changes["family"] == study().family(candidate)
 
 
 def test_a_sized_candidate_is_queued_and_one_without_a_plan_is_infeasible() -> None:
@@ -104,7 +104,7 @@ def test_a_candidate_that_breaks_a_bound_on_what_is_predicted_is_not_trained() -
     move = only_move(effects_of(trials=[waiting], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
     assert move.to is TrialState.INFEASIBLE and move.sized is not None
     assert move.reason == "not trained: its predicted reserved_mib is 5, and the study wants at most 4"
-    assert move.changes.offer is None, "otherwise one that fitted nowhere before would be planned again for ever"
+    assert move.changes["offer"] is None, "otherwise one that fitted nowhere before would be planned again for ever"
     healing = trial(state=TrialState.WAITING, attempt=1, num_oom=1)
     again = only_move(effects_of(trials=[healing], sized={1: sized(Plan(4), 5, MIB)}, studies=bounded))
     assert again.to is TrialState.QUEUED
@@ -172,8 +172,8 @@ def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
     move = only_move(
         effects_of(trials=[waiting], sized={1: Unsized("needs 200 MiB", True, "s", (("virtual", 96, 2),))})
     )
-    assert move.to is TrialState.INFEASIBLE and move.changes.offer == (("virtual", 96, 2),)
-    assert move.reason == "needs 200 MiB" and move.changes.once_fit is False
+    assert move.to is TrialState.INFEASIBLE and move.changes["offer"] == (("virtual", 96, 2),)
+    assert move.reason == "needs 200 MiB" and move.changes["once_fit"] is False
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
 def test_a_verdict_says_whether_the_cluster_has_lost_the_devices_of_its_plan(offer: Offer | None, missing: str) -> None:
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=Plan(2, dp_shard=2), reserved_mib=90)
     move = only_move(effects_of(trials=[waiting], sized={1: Unsized("no plan fits", True, "s", offer)}))
-    assert move.changes.once_fit == bool(missing) and move.reason.startswith(missing)
+    assert move.changes["once_fit"] == bool(missing) and move.reason.startswith(missing)
     assert move.reason.endswith("no plan fits") and ("waits an hour" in move.reason) == bool(missing)
 
 
@@ -197,8 +197,8 @@ def test_a_candidate_that_cannot_be_traced_because_of_the_host_is_sized_later() 
     full = Unsized("No space left on device three times", infeasible=False, may_pass=True)
     move = only_move(effects_of(trials=[waiting], sized={1: full}, now=100.0))
     assert move.to is TrialState.WAITING
-    assert move.changes.retry_at == 105.0
-    assert move.changes.num_faults == 1
+    assert move.changes["retry_at"] == 105.0
+    assert move.changes["num_faults"] == 1
     assert move.reason == "waits 5 s after: No space left on device three times"
     again = replace(waiting, num_faults=1, retry_at=105.0)
     assert effects_of(trials=[again], now=104.0) == []

@@ -24,14 +24,14 @@ def test_a_fault_of_the_host_does_not_count_against_the_trial_and_it_runs_again_
 
 def test_a_trial_waits_twice_as_long_after_each_fault_in_a_row_up_to_five_minutes() -> None:
     moves = [only_move(effects_of(trials=[trial(num_faults=n)], attempts=[FULL_DISK])) for n in range(MAX_FAULTS)]
-    waits = [float(move.changes.columns()["retry_at"]) - 1.0 for move in moves]
+    waits = [float(move.changes["retry_at"]) - 1.0 for move in moves]
     assert waits[:4] == [FIRST_WAIT_SECONDS * factor for factor in (1, 2, 4, 8)]
     assert max(waits) == waits[-1] == LONGEST_WAIT_SECONDS == 300.0
 
 
 def test_faults_are_counted_from_one_again_after_a_new_checkpoint() -> None:
     move = only_move(effects_of(trials=[trial(num_faults=7)], attempts=[replace(FULL_DISK, checkpoint_step=40)]))
-    assert move.to is TrialState.QUEUED and move.changes.num_faults == 1
+    assert move.to is TrialState.QUEUED and move.changes["num_faults"] == 1
 
 
 def test_a_trial_fails_after_too_many_faults_in_a_row_and_says_so() -> None:

@@ -39,6 +39,6 @@ def test_an_attempt_that_stalled_counts_as_three_losses() -> None:
     stalled = attempt(outcome=Outcome.STALLED, detail="made no progress for 300 s: rank 0 waits")
     studies = {1: study(max_lost=5)}
     again = only_move(effects_of(trials=[trial()], attempts=[stalled], studies=studies))
-    assert again.to is TrialState.QUEUED and again.changes.num_lost == 3
+    assert again.to is TrialState.QUEUED and again.changes["num_lost"] == 3
     failed = only_move(effects_of(trials=[trial(num_lost=3)], attempts=[stalled], studies=studies))
     assert failed.to is TrialState.FAILED and "rank 0 waits" in failed.reason
