@@ -30,6 +30,7 @@ from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, comput
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
+from workloads.parallel.replaced import ReplacedForward
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import DividedSequences, grouped_by_mesh, split_layers, split_sequences
 from workloads.parallel.traits import note
@@ -122,13 +123,12 @@ def _change_passes(
 ) -> None:
     """Have the model run micro-batches of a pipeline, and blocks run in parts, or twice if they are ``recomputing``."""
     if layout.pp > 1:
-        model.forward = state.as_micro_batch(model.forward)
+        model.forward = ReplacedForward(state.as_micro_batch(model.forward), model.forward, "pp")
     if layout.co_shard > 1:
         compute_in_parts(blocks, layout.co_shard, state)
     for block in blocks:
         if block in recomputing:
             # Recompute runs inside FSDP's hooks, so the all-gather before backward also serves the recomputation.
-            # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             block.forward = recomputed(block, state, selective=layout.selective)
 
 

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from workloads.parallel.forward_state.repeated_passes import RepeatedPasses
 from workloads.parallel.forward_state.state import ForwardState
+from workloads.parallel.replaced import ReplacedForward
 from workloads.parallel.tensor_parallel import split_of
 from workloads.protocol import Split
 
@@ -51,7 +52,6 @@ def compute_in_parts(blocks: Sequence[nn.Module], num_parts: int, state: Forward
                         f"{name}.{layer} of size {size} cannot be computed in {num_parts} equal parts: choose a number "
                         "that divides it"
                     )
-            # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             branch.forward = _in_parts(branch, columns, rows, num_parts, state)
 
 
@@ -95,7 +95,7 @@ def _in_parts(
         assert total is not None
         return total
 
-    return forward
+    return ReplacedForward(forward, branch.forward)
 
 
 def _parameters(branch: nn.Module, layer: str) -> list[tuple[str, nn.Parameter]]:

@@ -46,34 +46,34 @@ def compute_in(model: nn.Module, blocks: Sequence[nn.Module], dtype: torch.dtype
     """
     inside = {module for block in blocks for module in block.modules()}
     for block in blocks:
-        block.forward = _casting(block.forward, list(block.modules()), dtype)
-    model.forward = _casting(model.forward, _outer_modules(model, inside), dtype, torch.float32)
+        block.forward = _Casting(block.forward, list(block.modules()), dtype)
+    model.forward = _Casting(model.forward, _outer_modules(model, inside), dtype, torch.float32)
 
 
 def compute_tables_in(model: nn.Module, tables: Set[nn.Parameter], dtype: torch.dtype) -> None:
     """Have ``model`` cast embedding tables that FSDP2 leaves alone, in place."""
     holders = [module for module in model.modules() if not tables.isdisjoint(module._parameters.values())]
-    model.forward = _casting(model.forward, holders, dtype)
+    model.forward = _Casting(model.forward, holders, dtype)
 
 
 def _outer_modules(model: nn.Module, inside: Set[nn.Module]) -> list[nn.Module]:
     return [module for module in model.modules() if module not in inside]
 
 
-def _casting(
-    forward: Callable[..., Any],
-    modules: Sequence[nn.Module],
-    dtype: torch.dtype,
-    output_dtype: torch.dtype | None = None,
-) -> Callable[..., Any]:
-    """The function ``forward``, during which ``modules`` have copies of their parameters."""
+@dataclass(eq=False)
+class _Casting:
+    """The function ``forward``, during which ``modules`` have copies of their parameters. A copy of a module gets one
+    of its own."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with replaced_parameters(modules, lambda parameter: _cast(parameter, dtype)):
-            output = forward(*_cast(args, dtype), **_cast(kwargs, dtype))
-        return output if output_dtype is None else _cast(output, output_dtype)
+    forward: Callable[..., Any]
+    modules: Sequence[nn.Module]
+    dtype: torch.dtype
+    output_dtype: torch.dtype | None = None
 
-    return call
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with replaced_parameters(self.modules, lambda parameter: _cast(parameter, self.dtype)):
+            output = self.forward(*_cast(args, self.dtype), **_cast(kwargs, self.dtype))
+        return output if self.output_dtype is None else _cast(output, self.output_dtype)
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -5,7 +5,6 @@ It wraps one block; the plan decides which blocks are recomputed.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,6 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from workloads.parallel.arguments import Arguments
 from workloads.parallel.forward_state.repeated_passes import RepeatedPasses
 from workloads.parallel.forward_state.state import ForwardState
+from workloads.parallel.replaced import ReplacedForward
 
 _aten = torch.ops.aten
 KEPT = {
@@ -72,21 +72,7 @@ def recomputed(block: nn.Module, state: ForwardState, *, selective: bool) -> Cal
 
         return checkpoint(compute, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
-    return _Recomputed(call, forward)
-
-
-class _Recomputed:
-    """Takes the place of a block's ``forward``. A copy of the block, such as a teacher of the user's, has its own."""
-
-    def __init__(self, call: Callable[..., Any], forward: Callable[..., Any]) -> None:
-        self._call, self._forward = call, forward
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
-        copied: Callable[..., Any] = copy.deepcopy(self._forward, memo)  # of a method: that of the copied block
-        return copied
+    return ReplacedForward(call, forward)
 
 
 def _selective_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

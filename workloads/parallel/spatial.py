@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from workloads.parallel.exchanging.attention import attend_over_slabs
 from workloads.parallel.exchanging.gloo import reduce
+from workloads.parallel.replaced import ReplacedForward
 from workloads.protocol import Batch, Context, Spatial
 
 _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
@@ -134,8 +135,7 @@ def _split(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 
 def _replace(module: Any, forward: Callable[[Tensor], Tensor]) -> None:
-    """Replace ``forward`` on the instance; a wrapper module would make names in checkpoints depend on the plan."""
-    module.forward = forward
+    module.forward = ReplacedForward(forward, module.forward, "spatial")
 
 
 def is_global_pool(module: nn.Module) -> bool:

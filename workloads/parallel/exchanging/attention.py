@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from workloads.parallel.exchanging.exchange import exchanged
 from workloads.parallel.exchanging.gloo import gather, reduce
+from workloads.parallel.replaced import ReplacedForward
 
 
 def attend_over_slabs(model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -33,7 +34,7 @@ def intercept_attention(model: nn.Module, attend: Callable[..., Tensor]) -> None
     """
     mode = _Intercepted(attend)
     for module in model.modules():
-        module.forward = mode.around(module.forward)
+        module.forward = ReplacedForward(mode.around(module.forward), module.forward, "spatial")
 
 
 class _Intercepted(TorchFunctionMode):

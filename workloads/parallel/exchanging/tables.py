@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from workloads.parallel.exchanging.exchange import exchanged
 from workloads.parallel.exchanging.gloo import gather
+from workloads.parallel.replaced import ReplacedForward
 from workloads.protocol import Tables
 from workloads.refusals import WorkloadError
 
@@ -89,7 +90,7 @@ def divide_tables(model: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
         weight = table.weight
         columns = distribute_tensor(weight.detach(), mesh, [Shard(1)], src_data_rank=None)
         table.weight = parameter = nn.Parameter(columns, requires_grad=weight.requires_grad)
-        table.forward = _lookup(table, mesh.get_group())  # type: ignore[method-assign, assignment]
+        table.forward = ReplacedForward(_lookup(table, mesh.get_group()), table.forward, "tables")  # type: ignore[method-assign, assignment]
         divided.add(parameter)
     return divided
 

@@ -16,6 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from workloads.parallel.mixed_precision import replaced_parameters
+from workloads.parallel.replaced import ReplacedForward
 from workloads.parallel.tp_plan.notation import (
     COLUMNS,
     EMBEDDING_COLUMNS,
@@ -109,8 +110,8 @@ class SummedGradients(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = device_mesh.get_group()
-        # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
-        module.forward = _call_with(module, lambda parameter: _gradients_summed(parameter, group))
+        call = _call_with(module, lambda parameter: _gradients_summed(parameter, group))
+        module.forward = ReplacedForward(call, module.forward, "tp")
         return module
 
 
@@ -130,7 +131,7 @@ class _LatentKeys(ParallelStyle):
             latent, with_position = output.split([output.shape[-1] - self._rope_size, self._rope_size], dim=-1)
             return torch.cat([latent, _gradients_summed(with_position, group)], dim=-1)
 
-        module.forward = divided
+        module.forward = ReplacedForward(divided, forward, "tp")
         return module
 
 
@@ -162,7 +163,7 @@ class _Experts(ParallelStyle):
             output: Tensor = _SumOfTensors.apply(call(*summed, **summed_kwargs), group)  # type: ignore[no-untyped-call]
             return output
 
-        module.forward = divided
+        module.forward = ReplacedForward(divided, module.forward, "tp")
         return module
 
 
