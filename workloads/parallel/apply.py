@@ -25,12 +25,12 @@ from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
 from workloads.parallel.exchanging.replicas import average_gradients
 from workloads.parallel.exchanging.tables import divide_tables
+from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.parallel.forward_state.state import ForwardState, attach_state
 from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, compute_in, compute_tables_in
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
-from workloads.parallel.replaced import ReplacedForward
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import DividedSequences, grouped_by_mesh, split_layers, split_sequences
 from workloads.parallel.traits import note

@@ -16,8 +16,8 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from workloads.parallel.forward_state.repeated_passes import RepeatedPasses
+from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.parallel.forward_state.state import ForwardState
-from workloads.parallel.replaced import ReplacedForward
 from workloads.parallel.tensor_parallel import split_of
 from workloads.protocol import Split
 

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from workloads.parallel.arguments import Arguments
 from workloads.parallel.forward_state.repeated_passes import RepeatedPasses
+from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.parallel.forward_state.state import ForwardState
-from workloads.parallel.replaced import ReplacedForward
 
 _aten = torch.ops.aten
 KEPT = {

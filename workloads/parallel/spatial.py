@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from workloads.parallel.exchanging.attention import attend_over_slabs
 from workloads.parallel.exchanging.gloo import reduce
-from workloads.parallel.replaced import ReplacedForward
+from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.protocol import Batch, Context, Spatial
 
 _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.parallel.forward_state.state import forward_state
 from workloads.parallel.mixed_precision import compute_in
 from workloads.parallel.recompute import recomputed
-from workloads.parallel.replaced import ReplacedForward
 from workloads.refusals import WorkloadError
 
 

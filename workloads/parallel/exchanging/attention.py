@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from workloads.parallel.exchanging.exchange import exchanged
 from workloads.parallel.exchanging.gloo import gather, reduce
-from workloads.parallel.replaced import ReplacedForward
+from workloads.parallel.forward_state.replaced import ReplacedForward
 
 
 def attend_over_slabs(model: nn.Module, group: dist.ProcessGroup) -> None:

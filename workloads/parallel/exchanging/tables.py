@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from workloads.parallel.exchanging.exchange import exchanged
 from workloads.parallel.exchanging.gloo import gather
-from workloads.parallel.replaced import ReplacedForward
+from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.protocol import Tables
 from workloads.refusals import WorkloadError
 

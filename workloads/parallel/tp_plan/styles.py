@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.parallel.mixed_precision import replaced_parameters
-from workloads.parallel.replaced import ReplacedForward
 from workloads.parallel.tp_plan.notation import (
     COLUMNS,
     EMBEDDING_COLUMNS,
