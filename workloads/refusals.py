@@ -23,7 +23,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from estimators.traits import FSDP
-from scamp.user_code.own_imports import PACKAGES
+from scamp.user_code.own_imports import OUR_FOLDERS
 from scamp.workload.datasets import Count
 from scamp.workload.hints import Contradiction
 from workloads.files.archive import ArchiveError
@@ -40,7 +40,6 @@ _WITHOUT_CLOSURE = (
 COUNTS = ("num_train", "num_eval")
 """The numbers of samples of a workload."""
 _ROOT = Path(__file__).resolve().parents[1]
-_PACKAGES = [_ROOT / name for name in PACKAGES]
 _BUILT_IN = _ROOT / "workloads" / "models"
 _PLANS = _ROOT / "workloads" / "parallel"
 _LIBRARIES = Path(sysconfig.get_path("purelib")).resolve()
@@ -337,7 +336,7 @@ def _name_of(file: str, folder: Path | None) -> tuple[str, bool]:
     The folder of the user may be the checkout, which has all of these inside.
     """
     path, home = Path(file).resolve(), folder.resolve() if folder is not None else _BUILT_IN
-    is_ours = any(path.is_relative_to(package) and not home.is_relative_to(package) for package in _PACKAGES)
+    is_ours = any(path.is_relative_to(package) and not home.is_relative_to(package) for package in OUR_FOLDERS)
     if is_ours:
         return "", False
     if path.is_relative_to(_LIBRARIES):

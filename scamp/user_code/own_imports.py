@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGES = ("scamp", "api", "scamp_service", "workloads", "placement", "estimators")
 """The packages of ScaMP: every service has them. They are no files of a user whose folder is a checkout."""
-_OURS = tuple(Path(__file__).resolve().parents[2] / package for package in PACKAGES)
+OUR_FOLDERS = tuple(Path(__file__).resolve().parents[2] / package for package in PACKAGES)
 
 
 def with_imported(root: Path, files: Iterable[str]) -> set[str]:
@@ -55,7 +55,7 @@ def _module(root: Path, folders: Iterable[Path], parts: list[str]) -> Iterator[P
     """
     for folder in folders:
         first = folder / parts[0]
-        if (root / first).resolve() in _OURS or not (_source(root, first) or any((root / first).glob("*.py"))):
+        if (root / first).resolve() in OUR_FOLDERS or not (_source(root, first) or any((root / first).glob("*.py"))):
             continue
         path = folder
         for part in parts:

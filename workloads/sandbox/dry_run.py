@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from estimators.model import Layout, Plan
 from estimators.tracing.session.modes import NoInit
+from scamp.user_code.own_imports import OUR_FOLDERS
 from scamp.workload.datasets import NAMES as SETS
 from workloads.options import NAMES as OPTIONS
 from workloads.protocol import Workload
@@ -58,7 +59,6 @@ TRY_SECONDS = 5.0
 MOST_QUOTED = 2000
 """Names in quotes of the user's code that misspelt parameters are compared with."""
 _STEPS = 1000  # passed to ``on_step`` and ``scheduler``
-_OURS = Path(__file__).parents[1]
 _TEXT_SUFFIXES = frozenset({".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt"})
 
 
@@ -317,7 +317,7 @@ def mentioned(
     files += [Path(path) for module in modules if (path := getattr(module, "__file__", None))]
     for file in files:
         text = file.read_text(errors="replace")
-        is_ours = file.is_relative_to(_OURS)
+        is_ours = any(map(file.resolve().is_relative_to, OUR_FOLDERS))
         words |= set(re.findall(r"[\"'](\w+)[\"']" if is_ours else r"\w+", text))
         patterns |= set(_patterns(text)) if file.suffix == ".py" else set()
     return [name for name in names if name in words or any(re.fullmatch(pattern, name) for pattern in patterns)]

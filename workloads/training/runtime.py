@@ -20,6 +20,7 @@ from torch import nn
 from torch._C._distributed_c10d import Store
 from torch.distributed.device_mesh import DeviceMesh
 
+from scamp.user_code.own_imports import OUR_FOLDERS
 from scamp.workload.seeds import DATA_SEED, seed_everything
 from workloads.imports import import_early
 from workloads.loading import load_workload
@@ -116,7 +117,7 @@ _PEER_GONE = r"onnection (closed|reset|refused)|[Bb]roken pipe|Timed out waiting
 def _is_raised_by_others(error: BaseException) -> bool:
     """Whether a ``raise`` of users' code or of another library than torch made the error, and no collective."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    own_folders = (Path(torch.__file__).parent, Path(__file__).parents[1])
+    own_folders = (Path(torch.__file__).parent, *OUR_FOLDERS)
     return "raise" in (frame.line or "") and not any(
         Path(frame.filename).is_relative_to(folder) for folder in own_folders
     )

@@ -13,12 +13,10 @@ from typing import Any
 
 from scamp_service.cluster.local.local_ray import loopback
 from scamp_service.errors import Refused, Unavailable
+from scamp_service.host import PACKAGES
 from scamp_service.settings import ROOT
 
 log = logging.getLogger("scamp.ray")
-
-NOT_SENT = [".venv", ".git", "tests", "docs", "data", "*.db", "node_modules", "__pycache__"]
-"""Paths of the repository that are not copied to the workers of another cluster."""
 
 
 def namespace_of(identity: str) -> str:
@@ -30,8 +28,8 @@ def connect(address: str, data_dir: Path, namespace: str) -> None:
     """Attach this process to a cluster as a driver. Raises ``Unavailable`` or ``Refused``.
 
     The cluster of ``LocalRay(…, data_dir)`` is recognised by its address. For any other cluster, Ray's own variables
-    must name the token. Its workers receive the repository as ``working_dir``, except in a Ray job, where they already
-    have it.
+    must name the token. Its workers receive our packages as ``working_dir``, except in a Ray job, where they already
+    have them.
     """
     ours = is_ours(address, data_dir)
     mode = os.environ.get("RAY_AUTH_MODE", "token")
@@ -48,7 +46,7 @@ def connect(address: str, data_dir: Path, namespace: str) -> None:
     _refresh(ray, ours)
     _to_our_log()
     in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
-    code = {} if ours or in_job else {"working_dir": str(ROOT), "excludes": NOT_SENT}
+    code = {} if ours or in_job else _our_packages()
     try:
         with _own_handler(signal.SIGTERM):
             ray.init(
@@ -62,6 +60,12 @@ def connect(address: str, data_dir: Path, namespace: str) -> None:
         raise Refused(f"the Ray cluster at {address} refused the token: set RAY_AUTH_TOKEN_PATH ({error})") from error
     except (ConnectionError, RuntimeError, RaySystemError) as error:
         raise Unavailable(f"the Ray cluster at {address} cannot be reached: {error}") from error
+
+
+def _our_packages() -> dict[str, Any]:
+    """The runtime environment that copies our packages alone from the checkout, or from where they are installed."""
+    others = [f"/{path.name}" for path in ROOT.iterdir() if path.name not in PACKAGES]
+    return {"working_dir": str(ROOT), "excludes": ["__pycache__", *sorted(others)]}
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def with_users_modules(workload: object, model: nn.Module) -> list[object]:
 
 
 def _is_users(class_: type) -> bool:
-    return class_.__module__.partition(".")[0] not in ("torch", "builtins", "workloads", "transformers")
+    return class_.__module__.partition(".")[0] not in ("torch", "builtins", "scamp", "workloads", "transformers")
 
 
 def _signs(name: str, value: object) -> Iterator[str]:
