@@ -22,7 +22,7 @@ from api.routes.parameters import (
 )
 from api.views.candidates import CandidatesView, ImportancesView, ImportanceView, candidates_view
 from api.views.charts import CurveView, FrontView, HistoryView, OrderView, curve_views, front_view, history_view
-from api.views.lineage import LineageView, Relative, chosen, lineage_view
+from api.views.lineage import COLUMNS, LineageView, chosen, lineage_view
 from api.views.view import Page
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
@@ -42,7 +42,7 @@ def get_history(
     objective = Objective.of_spec(store.study(study_id).spec)
     trials = store.history(study_id)
     if state or where.strip():
-        numbers = {number for number, *_ in store.columns(study_id, (), states=state, where=where)}
+        numbers = {row.number for row in store.columns(study_id, (), states=state, where=where)}
         trials = [trial for trial in trials if trial.number in numbers]
     return history_view(trials, objective, points, last_event_id)
 
@@ -140,7 +140,6 @@ def get_lineage(
 ) -> LineageView:
     """Get which trials began as copies of others, or with their weights, and what was changed in each."""
     objective = Objective.of_spec(store.study(study_id).spec)
-    names = ("state", "origin", "value", "step", "parent_number", "parent_step")
-    num, relatives = chosen([Relative(*row) for row in store.columns(study_id, names)], objective, trials)
+    num, relatives = chosen(store.columns(study_id, COLUMNS), objective, trials)
     by_number = store.trials_numbered(study_id, [relative.number for relative in relatives])
     return lineage_view(num, relatives, {trial.number: trial.params for trial in by_number})

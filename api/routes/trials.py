@@ -101,8 +101,8 @@ def download_trials(
     objectives = Objectives.of_spec(spec)
     numbers = store.ordered_trials(study_id, by, descending=descending, states=state, where=where)
     every = store.columns(study_id, ("params", "id"), states=state, where=where)
-    present = dict.fromkeys(name for row in every for name in leaves_in(row[1]))
-    metrics = store.counted_metrics([row[2] for row in every])
+    present = dict.fromkeys(name for row in every for name in leaves_in(row.params))
+    metrics = store.counted_metrics([row.id for row in every])
     metric_columns = dict.fromkeys(f"metrics.{name}" for values in metrics.values() for name in values)
     axes = axes_of(spec.get("space", {}))
     params = [f"params.{name}" for name in dict.fromkeys((*axes, *present)) if name in present]

@@ -71,7 +71,7 @@ class ImportancesView(View):
 
 
 def candidates_view(
-    rows: Sequence[Sequence[Any]],
+    rows: Sequence[Any],
     spec: Mapping[str, Any],
     objective: Objective,
     parameter_names: Collection[str],
@@ -80,12 +80,12 @@ def candidates_view(
 ) -> CandidatesView:
     """View of at most ``num_points`` trials: a tenth are the best, the others are spread evenly over the rest.
 
-    ``rows`` are (number, state, value, params) by number; ``parameter_names`` are shown, or the first if none is given.
+    ``rows`` are by number; ``parameter_names`` are shown, or the first if none is given.
     """
     axes = axes_of(spec.get("space", {}))
-    valued = [row for row in rows if row[2] is not None and math.isfinite(row[2])]
-    names = list(axes) or sorted({name for row in valued for name in names_in(row[3])})
-    order = sorted(range(len(valued)), key=lambda index: objective.key(valued[index][2]))
+    valued = [row for row in rows if row.value is not None and math.isfinite(row.value)]
+    names = list(axes) or sorted({name for row in valued for name in names_in(row.params)})
+    order = sorted(range(len(valued)), key=lambda index: objective.key(valued[index].value))
     rank = {index: place / len(order) for place, index in enumerate(order)}
     places = _thinned(order, num_points)
     shown = [valued[index] for index in places]
@@ -95,11 +95,11 @@ def candidates_view(
     return CandidatesView(
         num_trials=len(valued),
         names=names[:MOST_NAMES],
-        number=[row[0] for row in shown],
-        state=[row[1] for row in shown],
-        value=[row[2] for row in shown],
+        number=[row.number for row in shown],
+        state=[row.state for row in shown],
+        value=[row.value for row in shown],
         rank=[rank[index] for index in places],
-        axes=[_axis_view(name, axes.get(name), [axis_value(row[3], name) for row in shown]) for name in chosen],
+        axes=[_axis_view(name, axes.get(name), [axis_value(row.params, name) for row in shown]) for name in chosen],
         last_event_id=last_event_id,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -48,20 +47,11 @@ class LineageView(View):
     items: Annotated[list[DescendantView], Field(description="the best trials and all ancestors of each")]
 
 
-@dataclass(frozen=True, slots=True)
-class Relative:
-    """A trial in the columns that a lineage needs."""
-
-    number: int
-    state: TrialState
-    origin: Origin
-    value: float | None
-    step: int
-    parent_number: int | None
-    parent_step: int | None
+COLUMNS = ("state", "origin", "value", "step", "parent_number", "parent_step")
+"""Columns of a trial that a lineage needs, besides its number."""
 
 
-def chosen(trials: Sequence[Relative], objective: Objective, most: int) -> tuple[int, list[Relative]]:
+def chosen(trials: Sequence[Any], objective: Objective, most: int) -> tuple[int, list[Any]]:
     """Number of related trials, and about ``most`` of them in the order of the view: the best with their ancestors.
 
     Families come by their best trial. A parent that does not exist any more counts as none.
@@ -112,19 +102,14 @@ def _in_families(members: set[int], parents: Mapping[int, int | None], rank: Any
     return ordered
 
 
-def lineage_view(num: int, relatives: Sequence[Relative], params: Mapping[int, Mapping[str, Any]]) -> LineageView:
+def lineage_view(num: int, relatives: Sequence[Any], params: Mapping[int, Mapping[str, Any]]) -> LineageView:
     """View of these trials; ``params`` are their parameters by number."""
     return LineageView(
         num_trials=num,
         items=[
             DescendantView(
                 number=relative.number,
-                state=relative.state,
-                origin=relative.origin,
-                value=relative.value,
-                step=relative.step,
-                parent_number=relative.parent_number,
-                parent_step=relative.parent_step,
+                **{name: getattr(relative, name) for name in COLUMNS},
                 changes=_changes(params.get(relative.parent_number), params.get(relative.number))
                 if relative.parent_number is not None
                 else [],

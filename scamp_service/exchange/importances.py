@@ -38,7 +38,7 @@ MOST_PARAMETERS = 40
 def importances(study: Study, store: Store) -> tuple[int, dict[str, float]]:
     """Number of trials that were judged, and the share of each parameter, the largest first; none if there are few."""
     ended = store.columns(study.id, ("id", "value"), states=[OwnState.COMPLETED, OwnState.PRUNED])
-    ids = [trial_id for _, trial_id, value in ended if value is not None and math.isfinite(value)]
+    ids = [row.id for row in ended if row.value is not None and math.isfinite(row.value)]
     step = max(1, len(ids) / MOST_TRIALS)
     chosen = [ids[int(index * step)] for index in range(min(len(ids), MOST_TRIALS))]
     if len(chosen) < LEAST_TRIALS:

@@ -20,7 +20,7 @@ class Connected:
 
     def now(self) -> float:
         """Seconds since the epoch by the one clock of all hosts: that of PostgreSQL. SQLite is on one host anyway."""
-        return time.time() if self._database.sqlite else float(self._rows(sql.CLOCK)[0][0])
+        return time.time() if self._database.sqlite else float(self._value(sql.CLOCK))
 
     def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **values: Any) -> Sequence[Any]:
         """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""
@@ -28,6 +28,19 @@ class Connected:
         for ids in in_parts(trial_ids):
             rows += self._rows(statement, trial_ids=ids, **values)
         return rows
+
+    def _row(self, statement: sa.Select[Any], **values: Any) -> Any:
+        """The first row; None if there is none."""
+        return next(iter(self._rows(statement, **values)), None)
+
+    def _value(self, statement: sa.Select[Any], **values: Any) -> Any:
+        """The first column of the first row; None if there is no row."""
+        row = self._row(statement, **values)
+        return None if row is None else row[0]
+
+    def _values(self, statement: sa.Select[Any], **values: Any) -> list[Any]:
+        """The first column of every row."""
+        return [row[0] for row in self._rows(statement, **values)]
 
     def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
         with self._database.read() as connection:

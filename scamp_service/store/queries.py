@@ -260,12 +260,12 @@ def trials_page(by_state: bool) -> sa.Select[Any]:
 
 @cache
 def ordering(columns: tuple[str, ...], by_state: bool) -> sa.Select[Any]:
-    """Numbers of a study's trials with some of their columns, by number; ``by_state`` adds the parameter ``states``.
+    """Some columns of a study's trials, by number; ``by_state`` adds the parameter ``states``.
 
     Parameters of trials come as the text of their JSON.
     """
-    read = (sa.type_coerce(_trials.c.params, sa.Text) if name == "params" else _trials.c[name] for name in columns)
-    statement = select(_trials.c.number, *read)
+    params = sa.type_coerce(_trials.c.params, sa.Text).label("params")
+    statement = select(*(params if name == "params" else _trials.c[name] for name in columns))
     statement = statement.where(_trials.c.study_id == bindparam("study_id")).order_by(_trials.c.number)
     return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import make_dataclass
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -70,10 +71,10 @@ class Reads(Connected):
 
     def study(self, study_id: int) -> Study:
         """The study with this id. Raises ``NotFound``."""
-        rows = self._rows(sql.ONE_STUDY, id=study_id)
-        if not rows:
+        row = self._row(sql.ONE_STUDY, id=study_id)
+        if row is None:
             raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
-        return Study(*rows[0])
+        return Study(*row)
 
     def studies(
         self, *, after: int = 0, limit: int = 100, live: bool = False, newest_first: bool = False
@@ -105,23 +106,23 @@ class Reads(Connected):
 
     def project(self, study_id: int) -> str:
         """The project of a study; empty if it has none, or does not exist."""
-        return next((row[0].get("project", "") for row in self._rows(sql.SPEC, id=study_id)), "")
+        return str((self._value(sql.SPEC, id=study_id) or {}).get("project", ""))
 
     def counted(self, study_id: int) -> Counted:
         """The numbers that are kept about the study, and what its trials measured."""
-        ((num_oom, excess),) = self._rows(sql.OUT_OF_MEMORY, study_id=study_id)
+        num_oom, excess = self._row(sql.OUT_OF_MEMORY, study_id=study_id)
         tallies = {name: num for name, num in self.tallies(study_id).items() if num}
         peaks, steps = self._spread("peak_error_pct", study_id), self._spread("step_error_pct", study_id)
         return Counted(tallies, peaks, steps, int(num_oom or 0), excess)
 
     def _spread(self, name: str, study_id: int) -> ErrorSummary:
         number, middle, largest = sql.errors(name)
-        num = self._rows(number, study_id=study_id)[0][0]
+        num = self._value(number, study_id=study_id)
         if not num:
             return ErrorSummary()
-        middle_values = [row[0] for row in self._rows(middle, study_id=study_id, offset=(num - 1) // 2)]
+        middle_values = self._values(middle, study_id=study_id, offset=(num - 1) // 2)
         at_middle = middle_values[0] if num % 2 else sum(middle_values) / 2
-        return ErrorSummary(at_middle, self._rows(largest, study_id=study_id)[0][0])
+        return ErrorSummary(at_middle, self._value(largest, study_id=study_id))
 
     def used(self, study: Study, spec: StudySpec, scores: Callable[[int, Objectives], Scores], *, now: float) -> Used:
         """How far the study is, as far as ``spec`` has limits on it.
@@ -145,23 +146,23 @@ class Reads(Connected):
         if paused := sum(seen_state(study.state, study.spec) is StudyState.PAUSED for study in self.live_studies()):
             studies |= {StudyState.RUNNING: studies[StudyState.RUNNING] - paused, StudyState.PAUSED: paused}
         trials = {TrialState(name): int(num) for name, num in self._rows(sql.TRIAL_TOTALS) if num}
-        return Totals(studies, trials, open_attempts=self._rows(sql.ATTEMPT_TOTALS)[0][0])
+        return Totals(studies, trials, open_attempts=self._value(sql.ATTEMPT_TOTALS))
 
     # --- trials ------------------------------------------------------------------------------------------------
 
     def trial(self, trial_id: int) -> Trial:
         """The trial with this id, which is unique over all studies. Raises ``NotFound``."""
-        rows = self._rows(sql.ONE_TRIAL, id=trial_id)
-        if not rows:
+        row = self._row(sql.ONE_TRIAL, id=trial_id)
+        if row is None:
             raise NotFound(f"there is no trial {trial_id}; `scamp trials STUDY` shows the trials of a study")
-        return trial_of(rows[0])
+        return trial_of(row)
 
     def trial_by_number(self, study_id: int, number: int) -> Trial:
         """The trial with this number in its study. Raises ``NotFound``."""
-        rows = self._rows(sql.NUMBERED_TRIAL, study_id=study_id, number=number)
-        if not rows:
+        row = self._row(sql.NUMBERED_TRIAL, study_id=study_id, number=number)
+        if row is None:
             raise NotFound(f"study {study_id} has no trial {number}; `scamp trials {study_id}` shows its trials")
-        return trial_of(rows[0])
+        return trial_of(row)
 
     def trials(
         self, study_id: int, *, after: int = 0, limit: int = 1000, states: Iterable[TrialState] | None = None
@@ -203,7 +204,7 @@ class Reads(Connected):
         names = {*axes_of(spec.get("space", {})), *spec.get("space", {}), *spec.get("fixed", {})}
         if name in names:
             return
-        every = [params for _, params in self.columns(study_id, ("params",))]
+        every = [row.params for row in self.columns(study_id, ("params",))]
         if all(value_at(params, name) is MISSING for params in every):
             names.update(leaf for params in every for leaf in leaves_in(params))
             close = get_close_matches(name, names, 1, 0.5)
@@ -212,23 +213,26 @@ class Reads(Connected):
 
     def columns(
         self, study_id: int, names: Sequence[str], *, states: Iterable[TrialState] | None = None, where: str = ""
-    ) -> list[Sequence[Any]]:
-        """(number, *columns) of the study's trials, by number, chosen as by ``ordered_trials``."""
+    ) -> list[Any]:
+        """Rows with the number and at least these columns of the study's trials, by number.
+
+        They are chosen as by ``ordered_trials``.
+        """
         spec = self.study(study_id).spec if where.strip() else {}
         choice = TrialFilter(where, objective_quantities(Objectives.of_spec(spec))) if spec else None
-        read = tuple(dict.fromkeys((*names, *(choice.columns if choice else ()))))
+        read = tuple(dict.fromkeys(("number", *names, *(choice.columns if choice else ()))))
         filters: dict[str, Any] = {} if states is None else {"states": list(states)}
-        rows = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **filters))
+        rows: list[Any] = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **filters))
         if "params" in read:
-            place = 1 + read.index("params")
-            every = load_json(f"[{','.join(row[place] for row in rows)}]")  # faster than each alone
-            rows = [(*row[:place], params, *row[place + 1 :]) for row, params in zip(rows, every, strict=True)]
+            row_of: Any = make_dataclass("TrialColumns", read, slots=True)
+            place = read.index("params")
+            every = load_json(f"[{','.join(row.params for row in rows)}]")  # faster than each alone
+            rows = [row_of(*row[:place], params, *row[place + 1 :]) for row, params in zip(rows, every, strict=True)]
         if choice is None:
             return rows
-        places = [1 + read.index(name) for name in choice.columns]
         parameters = [*spec.get("space", {}), *spec.get("fixed", {})]  # whether a trial has them or not
-        matches = choice.matches([[row[place] for place in places] for row in rows], parameters)
-        return [row[: 1 + len(names)] for row, is_match in zip(rows, matches, strict=True) if is_match]
+        matches = choice.matches(rows, parameters)
+        return [row for row, is_match in zip(rows, matches, strict=True) if is_match]
 
     def _order(self, study_id: int, by: str) -> SortOrder:
         if not by.startswith(VALUES):
@@ -295,23 +299,22 @@ class Reads(Connected):
     def leaders(self, study_id: int, objective: Objective) -> list[Trial]:
         """The best COMPLETED trial, and then the best that still runs or is paused; those that exist."""
         rows = (
-            self._rows(sql.best_trial(objective.prefers_large, is_completed), study_id=study_id)
+            self._row(sql.best_trial(objective.prefers_large, is_completed), study_id=study_id)
             for is_completed in (True, False)
         )
-        return [trial_of(row[0]) for row in rows if row]
+        return [trial_of(row) for row in rows if row]
 
     def options(self, trial_id: int) -> list[Option]:
         """The plans that were compared when the trial was sized last, in that order; empty before that."""
-        rows = self._rows(sql.OPTIONS, trial_id=trial_id)
-        return [option_of(data) for data in rows[0][0]] if rows else []
+        return [option_of(data) for data in self._value(sql.OPTIONS, trial_id=trial_id) or ()]
 
     def pipeline(self, trial_id: int) -> RecordedPipeline | None:
         """The step of the trial's newest plan, if that has a pipeline.
 
         None for other plans, and for trials that were sized before the database kept it.
         """
-        rows = self._rows(sql.PIPELINE, trial_id=trial_id)
-        return RecordedPipeline.from_json(rows[0][0]) if rows and rows[0][0] else None
+        data = self._value(sql.PIPELINE, trial_id=trial_id)
+        return RecordedPipeline.from_json(data) if data else None
 
     # --- attempts ----------------------------------------------------------------------------------------------
 
@@ -434,7 +437,7 @@ class Reads(Connected):
         rows = self._by_ids(sql.EXTERNAL_CURVES, trial_ids) if trial_ids else []
         if not rows:
             return []
-        spec = self._rows(sql.SPEC_OF_TRIAL, id=rows[0][0])[0][0]  # all are of one study
+        spec = self._value(sql.SPEC_OF_TRIAL, id=rows[0].trial_id)  # all are of one study
         metric = spec["objective"]["metric"]
         return [Metric(trial, 0, step, step, {metric: value}, reported_at) for trial, step, value, reported_at in rows]
 
@@ -468,10 +471,10 @@ class Reads(Connected):
 
     def blob(self, sha256: str) -> bytes:
         """The bytes that ``Store.put_blob`` stored. Raises ``NotFound``."""
-        rows = self._rows(sql.BLOB, sha256=sha256)
-        if not rows:
+        data = self._value(sql.BLOB, sha256=sha256)
+        if data is None:
             raise NotFound(f"no file with sha256 {sha256} is stored; upload it again")
-        return cast(bytes, rows[0][0])
+        return cast(bytes, data)
 
     def events(self, *, after: int = 0, limit: int = 1000, study_id: int | None = None) -> list[Event]:
         """Events with id > ``after``, in commit order: a reader of event n never later finds an event < n."""
@@ -480,32 +483,32 @@ class Reads(Connected):
 
     def changed_since(self, event_id: int, *, limit: int = 1000) -> list[tuple[int, int | None]]:
         """(event id, trial id) of the events after ``event_id``; None for an event that names no trial."""
-        return [(row[0], row[1]) for row in self._rows(sql.CHANGED_SINCE, after=event_id, limit=limit)]
+        return [(row.id, row.trial_id) for row in self._rows(sql.CHANGED_SINCE, after=event_id, limit=limit)]
 
     def last_event_id(self) -> int:
         """Id of the newest event; 0 while there is none."""
-        return cast(int, self._rows(sql.LAST_EVENT)[0][0] or 0)
+        return int(self._value(sql.LAST_EVENT) or 0)
 
     def cluster(self) -> tuple[RecordedCluster, float] | None:
         """The last recorded state of the cluster, and when the controller last confirmed it (to the second).
 
         None before the first record.
         """
-        rows = self._rows(sql.CLUSTER)
-        return (RecordedCluster.from_json(rows[0][0]), rows[0][1]) if rows else None
+        row = self._row(sql.CLUSTER)
+        return (RecordedCluster.from_json(row.state), row.confirmed_at) if row else None
 
     def lease(self, name: str) -> Lease | None:
         """The lease, which may have no holder; None if there never was one."""
-        rows = self._rows(sql.LEASE, name=name)
-        return Lease(*rows[0]) if rows else None
+        row = self._row(sql.LEASE, name=name)
+        return Lease(*row) if row else None
 
     def lease_age(self, name: str) -> float | None:
         """Seconds since the lease was last renewed; None when nobody has it.
 
         It is for people to read, and for health checks: clocks jump.
         """
-        rows = self._rows(sql.LEASE_RENEWED_AT, name=name)
-        return max(0.0, self.now() - rows[0][0]) if rows else None
+        renewed_at = self._value(sql.LEASE_RENEWED_AT, name=name)
+        return None if renewed_at is None else max(0.0, self.now() - renewed_at)
 
 
 def _run(row: Any) -> PastAttempt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -58,9 +58,9 @@ def order_of(by: str) -> SortOrder:
     return ORDERS[By(by)]
 
 
-def sorted_numbers(order: SortOrder, rows: Iterable[Sequence[Any]], descending: bool) -> list[int]:
-    """Numbers of trials in this order. ``rows`` are (number, *columns) by number, which also orders equal keys."""
-    keyed = [(order.key(*columns), number) for number, *columns in rows]
+def sorted_numbers(order: SortOrder, rows: Iterable[Any], descending: bool) -> list[int]:
+    """Numbers of trials in this order. ``rows`` are by number, which also orders equal keys."""
+    keyed = [(order.key(*(getattr(row, name) for name in order.columns)), row.number) for row in rows]
     with_keys = [(key, number) for key, number in keyed if key is not None]
     with_keys.sort(key=lambda pair: pair[0], reverse=descending)
     return [number for _, number in with_keys] + [number for key, number in keyed if key is None]

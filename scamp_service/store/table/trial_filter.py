@@ -78,7 +78,6 @@ QUANTITIES: Mapping[str, Quantity] = {
 }
 """Properties of a trial by their names in expressions. A parameter with the same name takes precedence; ``trial.value``
 is the property all the same, and ``params.value`` the parameter."""
-Columns = Mapping[str, Any]
 CONSTANTS = {str(word): str(word) for word in (*TrialState, *Origin)}
 
 
@@ -116,20 +115,19 @@ class TrialFilter:
         self.columns: tuple[str, ...] = tuple(dict.fromkeys(("params", *used)))
         """Columns of the table of trials that it reads."""
 
-    def matches(self, rows: Sequence[Sequence[Any]], parameters: Collection[str] = ()) -> list[bool]:
-        """Whether each row is chosen. Rows have the values of ``columns``; ``parameters`` are those of the study.
+    def matches(self, rows: Sequence[Any], parameters: Collection[str] = ()) -> list[bool]:
+        """Whether each row is chosen. Rows have at least ``columns``; ``parameters`` are those of the study.
 
         A trial without a parameter has null there. One for which the expression has no value is not chosen. Raises
         ``InvalidInput`` for an unknown name, and where it has no value, or none that is true or false, for any trial.
         """
-        names = {*parameters, *(name for row in rows for name in row[0])}
+        names = {*parameters, *(name for row in rows for name in row.params)}
         self._check_names(names)
         is_kept = list[bool]()
         trouble, worked = "", False
         parts = [self._part(name, names) for name in self._expression.names]
         for row in rows:
-            at = dict(zip(self.columns, row, strict=True))
-            values = {name: part(at) for name, part in parts}
+            values = {name: part(row) for name, part in parts}
             try:
                 result = self._expression(values)
             except ValueError as error:
@@ -145,21 +143,21 @@ class TrialFilter:
             raise self._wrong(f"has no value: {trouble}")
         return is_kept
 
-    def _part(self, name: str, parameters: Collection[str]) -> tuple[str, Callable[[Columns], Any]]:
-        """A name, and the function that gives its value from the columns of a trial."""
+    def _part(self, name: str, parameters: Collection[str]) -> tuple[str, Callable[[Any], Any]]:
+        """A name, and the function that gives its value from the row of a trial."""
         if name in parameters:
-            return name, lambda at: at["params"].get(name)
+            return name, lambda row: row.params.get(name)
         if name in self._quantities:
-            return name, lambda at: self._quantity(name, at)
+            return name, lambda row: self._quantity(name, row)
         if name == "params":
-            return name, lambda at: dict(at["params"])
+            return name, lambda row: dict(row.params)
         if name == "trial":
-            return name, lambda at: {quantity: self._quantity(quantity, at) for quantity in self._quantities}
-        return name, lambda at: CONSTANTS[name]
+            return name, lambda row: {quantity: self._quantity(quantity, row) for quantity in self._quantities}
+        return name, lambda _: CONSTANTS[name]
 
-    def _quantity(self, name: str, at: Columns) -> Any:
+    def _quantity(self, name: str, row: Any) -> Any:
         quantity = self._quantities[name]
-        return quantity.value(*(at[column] for column in quantity.columns))
+        return quantity.value(*(getattr(row, column) for column in quantity.columns))
 
     def _check_names(self, parameters: Iterable[str]) -> None:
         names = {*parameters, *self._known, *CONSTANTS, "params", "trial"}

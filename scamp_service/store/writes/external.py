@@ -263,7 +263,7 @@ class External(ExternalStudies):
 
     def stale_trials(self, study_id: int, grace_seconds: float) -> list[int]:
         """Ids of running external trials whose last heartbeat is older than this."""
-        return [row[0] for row in self._rows(_STALE, study_id=study_id, before=self.now() - grace_seconds)]
+        return self._values(_STALE, study_id=study_id, before=self.now() - grace_seconds)
 
     def _hold(self, connection: sa.Connection, trial_id: int, *, begins: bool = False) -> Any:
         """The trial, which nobody else changes before the end of the transaction.
@@ -309,17 +309,17 @@ class External(ExternalStudies):
 
     def place_of(self, trial_id: int) -> tuple[int, int]:
         """The study of a trial, and its number. Raises ``NotFound``."""
-        rows = self._rows(_WHERE, id=trial_id)
-        if not rows:
+        row = self._row(_WHERE, id=trial_id)
+        if row is None:
             raise NotFound(f"there is no trial with id {trial_id}")
-        return rows[0][0], rows[0][1]
+        return row.study_id, row.number
 
     def trial_id(self, study_id: int, number: int) -> int:
         """The id of the trial with this number. Raises ``NotFound``."""
-        rows = self._rows(_ID, study_id=study_id, number=number)
-        if not rows:
+        trial_id = self._value(_ID, study_id=study_id, number=number)
+        if trial_id is None:
             raise NotFound(f"study {study_id} has no trial {number}")
-        return int(rows[0][0])
+        return int(trial_id)
 
 
 def _row(study_id: int, number: int, trial: NewTrial, now: float) -> dict[str, Any]:

@@ -74,14 +74,13 @@ class ExternalStudies(Transactions):
 
     def studies_named(self, name: str) -> list[int]:
         """Ids of the studies with exactly this name, by id."""
-        return [row[0] for row in self._rows(_NAMED, name=name)]
+        return self._values(_NAMED, name=name)
 
     def study_state(self, study_id: int) -> StudyState:
         """The state of a study. Raises ``NotFound``."""
-        rows = self._rows(_STUDY_STATE, id=study_id)
-        if not rows:
+        state: StudyState | None = self._value(_STUDY_STATE, id=study_id)
+        if state is None:
             raise no_study(study_id)
-        state: StudyState = rows[0][0]
         return state
 
     def set_study_attribute(self, study_id: int, name: str, value: Any, *, is_system: bool) -> None:

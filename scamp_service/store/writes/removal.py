@@ -82,7 +82,7 @@ class Removals(Transactions):
 
     def deleted_trials(self, *, limit: int = 100) -> list[int]:
         """Ids of trials of deleted studies that are still to be removed."""
-        return [row[0] for row in self._rows(_DELETED_TRIALS, limit=limit)]
+        return self._values(_DELETED_TRIALS, limit=limit)
 
     def remove_trial(self, trial_id: int, *, limit: int) -> bool:
         """Remove at most ``limit`` rows of what belongs to a trial, and at last the trial; whether all are gone."""
@@ -97,7 +97,7 @@ class Removals(Transactions):
 
     def deleted_studies_with_events(self) -> list[int]:
         """Ids of deleted studies whose events are still to be removed."""
-        return [row[0] for row in self._rows(_WITH_EVENTS)]
+        return self._values(_WITH_EVENTS)
 
     def remove_events(self, study_id: int, *, limit: int) -> int:
         """Remove at most ``limit`` of a study's events, the oldest first; returns how many."""
@@ -109,7 +109,7 @@ class Removals(Transactions):
 
     def remove_unused_code(self) -> list[str]:
         """Remove the files of deleted studies that no other study uses; returns their sha256."""
-        codes: Sequence[str] = [row[0] for row in self._rows(_UNUSED_CODE)]
+        codes: Sequence[str] = self._values(_UNUSED_CODE)
         if not codes:
             return []
         with self._write() as connection:
@@ -121,7 +121,7 @@ class Removals(Transactions):
 
         One that ended before it began has ended by a wrong clock.
         """
-        return [row[0] for row in self._rows(_OLD, before=time)]
+        return self._values(_OLD, before=time)
 
     def _remove(self, statement: Any, study_id: int, limit: int) -> int:
         with self._write() as connection:

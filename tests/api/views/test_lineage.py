@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from api.views.lineage import Relative, chosen, lineage_view
+from types import SimpleNamespace
+
+from api.views.lineage import COLUMNS, chosen, lineage_view
 from scamp_service.lifecycle import Origin, TrialState
 from scamp_service.study.objective import Objective
 
 LOSS = Objective(metric="loss", direction="minimize")
 
 
-def trial(number: int, value: float | None, parent: int | None = None) -> Relative:
-    return Relative(number, TrialState.COMPLETED, Origin.BRANCH, value, 10, parent, None if parent is None else 5)
+def trial(number: int, value: float | None, parent: int | None = None) -> SimpleNamespace:
+    columns = (TrialState.COMPLETED, Origin.BRANCH, value, 10, parent, None if parent is None else 5)
+    return SimpleNamespace(number=number, **dict(zip(COLUMNS, columns, strict=True)))
 
 
 #  0 ─┬ 3 ── 5     1 ── 4     2 has no relatives; 6 is a copy of a trial that is gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ ALWAYS_KNOWN = {By.NUMBER, By.STATE, By.PARAMS, By.ATTEMPTS}
 
 def numbers_by(column: str, *, descending: bool) -> list[int]:
     order = order_of(column)
-    rows = [(number, *(trial[name] for name in order.columns)) for number, trial in enumerate(TRIALS)]
+    rows = [SimpleNamespace(number=number, **trial) for number, trial in enumerate(TRIALS)]
     return sorted_numbers(order, rows, descending)
 
 

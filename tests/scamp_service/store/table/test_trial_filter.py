@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import Origin, TrialState
 from scamp_service.store.table.trial_filter import QUANTITIES, TrialFilter
+from tests.values import sized
 
 TRIALS: Sequence[Mapping[str, Any]] = (
     {"number": 0, "state": TrialState.COMPLETED, "value": 0.9, "params": {"lr": 5e-4, "depth": 2, "momentum": 0.9}},
@@ -26,7 +28,8 @@ TRIALS: Sequence[Mapping[str, Any]] = (
 
 def chosen(source: str, trials: Sequence[Mapping[str, Any]] = TRIALS) -> list[int]:
     choice = TrialFilter(source)
-    kept = choice.matches([[trial.get(name) for name in choice.columns] for trial in trials], ["lr", "depth", "warmup"])
+    rows = [SimpleNamespace(**{**dict.fromkeys(choice.columns), **trial}) for trial in trials]
+    kept = choice.matches(rows, ["lr", "depth", "warmup"])
     return [trial["number"] for trial, is_kept in zip(trials, kept, strict=True) if is_kept]
 
 
@@ -83,7 +86,7 @@ def test_a_parameter_hides_a_property_of_its_name() -> None:
 
 def test_every_property_is_read_from_the_columns_that_it_names() -> None:
     row = dict.fromkeys([column for quantity in QUANTITIES.values() for column in quantity.columns], None)
-    row |= {"predicted_bytes": 3, "extra_bytes": 1, "bias_bytes": 1, "measured_bytes": 0}
+    row |= {"sized": sized(), "measured_bytes": 0}
     for quantity in QUANTITIES.values():
         quantity.value(*(row[column] for column in quantity.columns))
     assert chosen("origin == BRANCH", [{"number": 1, "origin": Origin.BRANCH, "params": {}}]) == [1]
