@@ -34,7 +34,7 @@ from scamp.cli.terminal import (
 from scamp.cli.trial_files import app as trial_files
 from scamp.cli.what_if import app as what_if
 from scamp.errors import ScampError
-from scamp.installed import NotInstalled, has_server, installed_module
+from scamp.installed import NotInstalled
 from scamp.shown import shown_value
 
 
@@ -58,12 +58,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-
-def main() -> None:
-    """Run ``scamp``, with the commands of scamp-server where it is installed, and exit."""
-    interrupts.end_at_once()  # imports would show a traceback
-    run(installed_module("scamp_service.cli.main", "scamp").app if has_server() else app)
 
 
 def run(app: typer.Typer) -> None:

@@ -118,6 +118,8 @@ def test_outside_of_a_checkout_a_study_is_submitted_and_read(client: Path, tmp_p
             done = run(*command.split())
             assert done.returncode == 0, done.stderr
         assert "budget:\n  trials: 3" in done.stdout
+        done = run("weights", "1", "0")
+        assert done.returncode == 2 and done.stderr.endswith("pip install scamp-server\n")
         code = "import scamp; print(scamp.submit('study.yaml')['id'])"
         done = python(client, "-c", code, cwd=tmp_path, SCAMP_ADDRESS=address)
         assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
