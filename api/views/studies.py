@@ -112,8 +112,6 @@ NoSuccess = Annotated[bool, Field(description="the study has completed, but none
 class StudyView(View):
     """A study as it is listed."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)  # summaries say below their fields what these are
-
     id: int
     name: str
     state: StudyState

@@ -19,16 +19,13 @@ class PassView(View):
     """A pass of one micro-batch through a stage, or the update of its parameters."""
 
     kind: Literal["forward", "backward", "update"]
-    micro_batch: Annotated[int | None, Field(description="number of the micro-batch, from 0; null for the update")]
+    micro_batch: int | None
+    """number of the micro-batch, from 0; null for the update"""
     start: Moment
     end: Moment
-    communicating_from: Annotated[
-        float,
-        Field(
-            description="from then to `end` the rank communicates: it sends the result, and waits for ranks of its own"
-            " stage as far as computation does not hide it. `end` if nothing is known of the links"
-        ),
-    ]
+    communicating_from: float
+    """from then to `end` the rank communicates: it sends the result, and waits for ranks of its own stage as far as
+    computation does not hide it. `end` if nothing is known of the links"""
 
 
 class MessageView(View):
@@ -46,39 +43,35 @@ class RowView(View):
 
     stage: StageNumber
     ranks: list[int]
-    passes: Annotated[list[PassView], Field(description="in the order of time")]
-    waits: Annotated[
-        list[tuple[float, float]],
-        Field(description="(start, end) of each time in which the ranks wait for other stages, in `unit`"),
-    ]
-    memory: Annotated[
-        list[tuple[float, int]], Field(description="(time in `unit`, bytes that each of the ranks holds from then on)")
-    ]
-    peak_bytes: Annotated[int, Field(description="predicted peak of one rank, with what was learned")]
+    passes: list[PassView]
+    """in the order of time"""
+    waits: list[tuple[float, float]]
+    """(start, end) of each time in which the ranks wait for other stages, in `unit`"""
+    memory: list[tuple[float, int]]
+    """(time in `unit`, bytes that each of the ranks holds from then on)"""
+    peak_bytes: int
+    """predicted peak of one rank, with what was learned"""
 
 
 class TimelineView(View):
     """One optimizer step of a pipeline, simulated from the costs that its plan was predicted with."""
 
-    unit: Annotated[
-        Literal["s", "FLOP"], Field(description="`s`: seconds; `FLOP` where the speed of the devices is not known")
-    ]
-    makespan: Annotated[
-        float, Field(description="length of the step, in `unit`; in seconds it is `predicted_step_seconds` of the plan")
-    ]
+    unit: Literal["s", "FLOP"]
+    """`s`: seconds; `FLOP` where the speed of the devices is not known"""
+    makespan: float
+    """length of the step, in `unit`; in seconds it is `predicted_step_seconds` of the plan"""
     num_micro_batches: int
-    cores: Annotated[
-        float | None,
-        Field(description="cores of a host that all ranks share, if there are more ranks than cores; null otherwise"),
-    ]
-    bubble_share: Annotated[float, Field(description="share of the step, 0 to 1, in which ranks wait for other stages")]
-    communication_share: Annotated[
-        float | None,
-        Field(description="share of the step, 0 to 1, in which ranks communicate; null: the links are not known"),
-    ]
-    offered_bytes: Annotated[int | None, Field(description="bytes that each device offers; null: not known")]
+    cores: float | None
+    """cores of a host that all ranks share, if there are more ranks than cores; null otherwise"""
+    bubble_share: float
+    """share of the step, 0 to 1, in which ranks wait for other stages"""
+    communication_share: float | None
+    """share of the step, 0 to 1, in which ranks communicate; null: the links are not known"""
+    offered_bytes: int | None
+    """bytes that each device offers; null: not known"""
     rows: list[RowView]
-    messages: Annotated[list[MessageView], Field(description="in the order of time")]
+    messages: list[MessageView]
+    """in the order of time"""
 
 
 def timeline_view(pipeline: RecordedPipeline) -> TimelineView:

@@ -21,31 +21,25 @@ class RunView(View):
 
     plan_short: PlanShort
     num_ranks: NumRanks
-    predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, including extra_bytes")]
-    bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses")]
-    evaluation_bytes: Annotated[int, Field(description="predicted peak of an evaluation; 0 where it is not known")]
-    expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
-    predicted_step_seconds: Annotated[
-        float | None,
-        Field(
-            description="predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null"
-            " where the speed of its devices is not known"
-        ),
-    ]
-    step_factor: Annotated[
-        float, Field(description="how many times as long steps of its family took as predicted; 1: nothing learned")
-    ]
-    measured_step_seconds: Annotated[
-        float | None,
-        Field(description="median seconds of a step, without the first ones, evaluations and checkpoints; null: none"),
-    ]
-    predicted_communication_share: Annotated[
-        float | None,
-        Field(description="predicted share (0 to 1) of a step in which ranks wait for each other; null: not known"),
-    ]
-    measured_communication_share: Annotated[
-        float | None, Field(description="measured share, of the rank that waits least; null: not measured")
-    ]
+    predicted_bytes: int
+    """predicted peak of one rank, including extra_bytes"""
+    bias_bytes: int
+    """part of extra_bytes: tensors that the trace misses"""
+    evaluation_bytes: int
+    """predicted peak of an evaluation; 0 where it is not known"""
+    expected_bytes: int
+    """predicted peak of tensors, to compare with measured_bytes"""
+    predicted_step_seconds: float | None
+    """predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null where the speed of
+    its devices is not known"""
+    step_factor: float
+    """how many times as long steps of its family took as predicted; 1: nothing learned"""
+    measured_step_seconds: float | None
+    """median seconds of a step, without the first ones, evaluations and checkpoints; null: none"""
+    predicted_communication_share: float | None
+    """predicted share (0 to 1) of a step in which ranks wait for each other; null: not known"""
+    measured_communication_share: float | None
+    """measured share, of the rank that waits least; null: not measured"""
     created_at: Time
     started_at: Time | None
 
@@ -55,104 +49,76 @@ class TrialView(RunView):
 
     id: int
     study_id: int
-    number: Annotated[int, Field(description="number in the study, from 0; part of its address in this API")]
+    number: int
+    """number in the study, from 0; part of its address in this API"""
     state: TrialState
-    origin: Annotated[
-        Origin,
-        Field(
-            description="who created it: the study's sampler (SEARCH), a user (ENQUEUED), a stopping rule, as a copy of"
-            " another one (BRANCH), or another program, which also runs it (EXTERNAL)"
-        ),
-    ]
-    parent_number: Annotated[
-        int | None, Field(description="number of the trial with whose weights it began; null: it began anew")
-    ]
-    best_step: Annotated[
-        int | None, Field(description="step of `value` where trials count by their best report; null: `step`")
-    ]
-    parent_step: Annotated[int | None, Field(description="step of the checkpoint of that trial; null: it began anew")]
-    attempt: Annotated[int, Field(description="number of attempts so far")]
+    origin: Origin
+    """who created it: the study's sampler (SEARCH), a user (ENQUEUED), a stopping rule, as a copy of another one
+    (BRANCH), or another program, which also runs it (EXTERNAL)"""
+    parent_number: int | None
+    """number of the trial with whose weights it began; null: it began anew"""
+    best_step: int | None
+    """step of `value` where trials count by their best report; null: `step`"""
+    parent_step: int | None
+    """step of the checkpoint of that trial; null: it began anew"""
+    attempt: int
+    """number of attempts so far"""
     params: dict[str, Any]
-    reason: Annotated[
-        str, Field(description="reason of its state: why it waits, was placed there, failed or is infeasible")
-    ]
-    waits_for: Annotated[
-        WaitsFor | None,
-        Field(
-            description="what it waits for: its first plan or a new one, the predictions of all candidates, devices, "
-            "the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a "
-            "fault of the host (RETRY), or a stopping rule, which has not judged it yet where it has paused "
-            "(COMPARISON), or has (PROMOTION). null: it does not wait"
-        ),
-    ]
-    proposal_reason: Annotated[
-        str,
-        Field(description="why it was chosen among several proposals, with their scores by `search.filter`; or empty"),
-    ]
-    plan: Annotated[dict[str, Any] | None, Field(description="null while there is no plan")]
-    plan_text: Annotated[str, Field(description="the plan in words; empty while there is none")]
-    plan_reason: Annotated[str, Field(description="why this plan was chosen")]
-    batch: Annotated[int, Field(description="samples per optimizer step over all ranks; 0 while there is no plan")]
-    extra_bytes: Annotated[
-        int, Field(description="bytes added because earlier trials of its family, or itself, needed more than traced")
-    ]
-    learned_bytes: Annotated[
-        int, Field(description="extra bytes learned for its family and layout when it was planned, whether used or not")
-    ]
-    family: Annotated[
-        str, Field(description="trials of one family share memory corrections; empty until it is planned")
-    ]
-    reserved_mib: Annotated[int, Field(description="MiB reserved on a device for one rank")]
-    measured_bytes: Annotated[
-        int,
-        Field(
-            description="largest measured peak of one rank's tensors, a lower bound if it ran out of memory; 0: none"
-        ),
-    ]
-    flops_per_sample: Annotated[
-        float | None,
-        Field(description="floating point operations of a training step for one sample, forward and backward"),
-    ]
-    num_params: Annotated[int, Field(description="number of the model's parameters; 0: not known")]
-    check_share: Annotated[
-        float | None,
-        Field(
-            description="share (0 to 1) of the time of its newest attempt in which the training checked itself; null:"
-            " no step was timed"
-        ),
-    ]
-    noise_scale: Annotated[
-        float | None, Field(description="of its gradient, in samples, as AdaScale estimates it; null: not known")
-    ]
-    num_oom: Annotated[int, Field(description="attempts that ran out of memory")]
-    healed: Annotated[bool, Field(description="whether it completed or was pruned after running out of memory")]
-    num_lost: Annotated[int, Field(description="attempts that were lost, for example with their node")]
-    num_failures: Annotated[
-        int, Field(description="attempts that its own code ended with an error, since a user last retried it")
-    ]
-    num_faults: Annotated[
-        int,
-        Field(
-            description="attempts in a row that a fault of the host, such as a full disk, ended without a checkpoint;"
-            " they do not count against the trial until they are too many"
-        ),
-    ]
-    step: Annotated[int, Field(description="optimizer step of its last evaluation")]
-    value: Annotated[float | None, Field(description="objective at `step`; null while unknown or not finite")]
-    values: Annotated[
-        list[float | None],
-        Field(
-            description="value of each of the study's objectives, in the order of `spec.objectives`; null while unknown"
-            " or not finite. With one objective it is `value` alone"
-        ),
-    ]
-    metrics: Annotated[
-        dict[str, float | None],
-        Field(
-            description="all metrics of its last evaluation, or of its best where trials count by that one; null: not"
-            " finite"
-        ),
-    ]
+    reason: str
+    """reason of its state: why it waits, was placed there, failed or is infeasible"""
+    waits_for: WaitsFor | None
+    """what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another
+    trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), or a
+    stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not
+    wait"""
+    proposal_reason: str
+    """why it was chosen among several proposals, with their scores by `search.filter`; or empty"""
+    plan: dict[str, Any] | None
+    """null while there is no plan"""
+    plan_text: str
+    """the plan in words; empty while there is none"""
+    plan_reason: str
+    """why this plan was chosen"""
+    batch: int
+    """samples per optimizer step over all ranks; 0 while there is no plan"""
+    extra_bytes: int
+    """bytes added because earlier trials of its family, or itself, needed more than traced"""
+    learned_bytes: int
+    """extra bytes learned for its family and layout when it was planned, whether used or not"""
+    family: str
+    """trials of one family share memory corrections; empty until it is planned"""
+    reserved_mib: int
+    """MiB reserved on a device for one rank"""
+    measured_bytes: int
+    """largest measured peak of one rank's tensors, a lower bound if it ran out of memory; 0: none"""
+    flops_per_sample: float | None
+    """floating point operations of a training step for one sample, forward and backward"""
+    num_params: int
+    """number of the model's parameters; 0: not known"""
+    check_share: float | None
+    """share (0 to 1) of the time of its newest attempt in which the training checked itself; null: no step was timed"""
+    noise_scale: float | None
+    """of its gradient, in samples, as AdaScale estimates it; null: not known"""
+    num_oom: int
+    """attempts that ran out of memory"""
+    healed: bool
+    """whether it completed or was pruned after running out of memory"""
+    num_lost: int
+    """attempts that were lost, for example with their node"""
+    num_failures: int
+    """attempts that its own code ended with an error, since a user last retried it"""
+    num_faults: int
+    """attempts in a row that a fault of the host, such as a full disk, ended without a checkpoint; they do not count
+    against the trial until they are too many"""
+    step: int
+    """optimizer step of its last evaluation"""
+    value: float | None
+    """objective at `step`; null while unknown or not finite"""
+    values: list[float | None]
+    """value of each of the study's objectives, in the order of `spec.objectives`; null while unknown or not finite.
+    With one objective it is `value` alone"""
+    metrics: dict[str, float | None]
+    """all metrics of its last evaluation, or of its best where trials count by that one; null: not finite"""
     finished_at: Time | None
 
 
@@ -170,23 +136,30 @@ def table_columns(params: Iterable[str], metrics: Iterable[str], objectives: Obj
 class AttemptView(RunView):
     """One run of a trial on devices."""
 
-    attempt: Annotated[int, Field(description="number of the attempt in its trial, from 1")]
+    attempt: int
+    """number of the attempt in its trial, from 1"""
     state: AttemptState
     outcome: Outcome | None
-    detail: Annotated[str, Field(description="details of its end, such as a traceback")]
-    phase: Annotated[str, Field(description="what it did when it ran out of memory, such as `an evaluation`")]
+    detail: str
+    """details of its end, such as a traceback"""
+    phase: str
+    """what it did when it ran out of memory, such as `an evaluation`"""
     plan: dict[str, Any]
     plan_text: str
-    devices: Annotated[list[str], Field(description="device of each rank, in rank order")]
-    placement_reason: Annotated[str, Field(description="why it was placed on these devices")]
-    mib_per_rank: Annotated[int, Field(description="MiB reserved on a device for one rank")]
-    extra_bytes: Annotated[int, Field(description="bytes added to the traced peak")]
-    measured_bytes: Annotated[
-        int,
-        Field(description="largest measured peak; after running out of memory, the bytes that were held and requested"),
-    ]
-    timed_steps: Annotated[int, Field(description="steps timed so far; measured_step_seconds is their median")]
-    checkpoint_step: Annotated[int, Field(description="step of its last committed checkpoint; -1: none")]
+    devices: list[str]
+    """device of each rank, in rank order"""
+    placement_reason: str
+    """why it was placed on these devices"""
+    mib_per_rank: int
+    """MiB reserved on a device for one rank"""
+    extra_bytes: int
+    """bytes added to the traced peak"""
+    measured_bytes: int
+    """largest measured peak; after running out of memory, the bytes that were held and requested"""
+    timed_steps: int
+    """steps timed so far; measured_step_seconds is their median"""
+    checkpoint_step: int
+    """step of its last committed checkpoint; -1: none"""
     ended_at: Time | None
 
 
@@ -197,33 +170,26 @@ class OptionView(View):
     plan_text: str
     num_ranks: NumRanks
     chosen: bool
-    fits: Annotated[bool, Field(description="whether one rank's reservation is within what devices offer")]
-    reserved_mib: Annotated[int, Field(description="MiB to reserve on a device for one rank")]
-    offered_mib: Annotated[int, Field(description="MiB that each of its devices offers")]
-    at_least: Annotated[bool, Field(description="whether reserved_mib is a lower bound")]
-    traced: Annotated[
-        bool, Field(description="whether its memory is that of a trace, and not added up from the costs of blocks")
-    ]
-    evidence: Annotated[
-        Evidence,
-        Field(
-            description="how reserved_mib is known: by traces; by a trace of one micro-batch, which needs too much; "
-            "from model states alone, which are too large; or added up from the costs of units"
-        ),
-    ]
-    seconds: Annotated[
-        float | None,
-        Field(
-            description="seconds of a step, from the costs of blocks, if every rank has a core for itself, with what"
-            " was learned; null where the devices' speed is not known"
-        ),
-    ]
-    communication_share: Annotated[
-        float | None, Field(description="predicted share of the step, 0 to 1, in which ranks wait for each other")
-    ]
-    relative_device_seconds: Annotated[
-        float | None, Field(description="devices × seconds of a step, over that of the chosen plan")
-    ]
+    fits: bool
+    """whether one rank's reservation is within what devices offer"""
+    reserved_mib: int
+    """MiB to reserve on a device for one rank"""
+    offered_mib: int
+    """MiB that each of its devices offers"""
+    at_least: bool
+    """whether reserved_mib is a lower bound"""
+    traced: bool
+    """whether its memory is that of a trace, and not added up from the costs of blocks"""
+    evidence: Evidence
+    """how reserved_mib is known: by traces; by a trace of one micro-batch, which needs too much; from model states
+    alone, which are too large; or added up from the costs of units"""
+    seconds: float | None
+    """seconds of a step, from the costs of blocks, if every rank has a core for itself, with what was learned; null
+    where the devices' speed is not known"""
+    communication_share: float | None
+    """predicted share of the step, 0 to 1, in which ranks wait for each other"""
+    relative_device_seconds: float | None
+    """devices × seconds of a step, over that of the chosen plan"""
 
 
 class TrialDetail(TrialView):
@@ -239,12 +205,18 @@ class PeakView(View):
 
     attempt: int
     outcome: Outcome | None
-    predicted_bytes: Annotated[int, Field(description="traced tensors, and those that the trace is known to miss")]
-    measured_bytes: Annotated[int, Field(description="exact peak, or a lower bound of it if `lower_bound`")]
-    lower_bound: Annotated[bool, Field(description="whether the attempt ran out of memory")]
-    reserved_mib: Annotated[int, Field(description="MiB reserved on a device for one rank")]
-    predicted_step_seconds: Annotated[float | None, Field(description="null where the devices' speed is not known")]
-    measured_step_seconds: Annotated[float | None, Field(description="null: no step was timed")]
+    predicted_bytes: int
+    """traced tensors, and those that the trace is known to miss"""
+    measured_bytes: int
+    """exact peak, or a lower bound of it if `lower_bound`"""
+    lower_bound: bool
+    """whether the attempt ran out of memory"""
+    reserved_mib: int
+    """MiB reserved on a device for one rank"""
+    predicted_step_seconds: float | None
+    """null where the devices' speed is not known"""
+    measured_step_seconds: float | None
+    """null: no step was timed"""
 
 
 class PeaksView(View):
@@ -252,7 +224,8 @@ class PeaksView(View):
 
     trial_id: int
     number: int
-    state: Annotated[TrialState, Field(description="state of the trial")]
+    state: TrialState
+    """state of the trial"""
     attempts: list[PeakView]
 
 
@@ -268,7 +241,8 @@ class MetricView(View):
 class LogLineView(View):
     """One line that a rank printed."""
 
-    id: Annotated[int, Field(description="ascending; pass the last one as `after` for later lines")]
+    id: int
+    """ascending; pass the last one as `after` for later lines"""
     attempt: int
     rank: int
     time: Time

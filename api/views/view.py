@@ -19,9 +19,9 @@ LastEvent = Annotated[
 
 
 class View(BaseModel):
-    """Base of all answers. A number that is not finite becomes null."""
+    """Base of all answers. A number that is not finite becomes null. Words below a field describe it."""
 
-    model_config = ConfigDict(ser_json_inf_nan="null", protected_namespaces=())
+    model_config = ConfigDict(ser_json_inf_nan="null", protected_namespaces=(), use_attribute_docstrings=True)
 
 
 class Page(View, Generic[Item]):
