@@ -28,7 +28,7 @@ class Block(nn.Module):
 
 def recompute(model: nn.Sequential) -> None:
     for block in model:
-        block.forward = recomputed(block, forward_state(model), selective=False)  # type: ignore[method-assign]
+        block.forward = recomputed(block, forward_state(model), selective=False)
 
 
 def cast(model: nn.Sequential) -> None:
