@@ -11,6 +11,11 @@ from torch import Tensor
 from estimators.model import Plan
 from workloads.training.samples import FEW, rank_slices
 
+_ENOUGH = 8
+"""Samples of a pass that are enough to see a difference; of large micro-batches a part is."""
+_SHARE = 4
+"""Of the samples of a micro-batch, one in so many is dealt, if these are enough: the check takes less time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
@@ -42,12 +47,13 @@ def drawn(num: int, seed: int, step: int) -> Tensor:
 
 
 def dealt(plan: Plan, rank: int, order: Tensor, *, has_own: bool = False) -> Dealing:
-    """One micro-batch of every rank, of the places in a batch in this ``order``, and the same ones in halves and on
-    other ranks; with ``has_own`` it is the last micro-batch of each rank, which keeps its samples.
+    """A micro-batch of every rank, or as many samples of it as are enough, of the places in a batch in this ``order``,
+    and the same ones in halves and on other ranks; with ``has_own`` they are of the last micro-batch of a rank, which
+    keeps its samples.
 
     A pipeline, whose passes have fixed sizes, gets the whole batch in another order.
     """
-    sizes, place = plan.samples_of_shares, plan.data_rank(rank)
+    sizes, place = [_enough(size) for size in plan.samples_of_shares], plan.data_rank(rank)
     if plan.pp > 1:
         planned, other = (rank_slices(places, plan, rank) for places in (torch.arange(plan.batch), order))
         return Dealing(planned, other, plan.weight_of(rank))
@@ -55,7 +61,7 @@ def dealt(plan: Plan, rank: int, order: Tensor, *, has_own: bool = False) -> Dea
         return _dealt(sizes, place, order)
     samples = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
     halves = [size // 2 for size in sizes]
-    samples = samples[order[order < len(samples)]][: 2 * halves[place] if min(halves) else None]
+    samples = samples[order[order < len(samples)]][: 2 * halves[place] if min(halves) else sizes[place]]
     return Dealing([samples], samples.flip(0).chunk(2 if min(halves) else 1), _dealt(sizes, place, order).weight)
 
 
@@ -65,12 +71,16 @@ def dealt_held_out(plan: Plan, rank: int, num: int) -> tuple[int, Dealing] | Non
     ``num`` is the number of all held-out samples. No pass has more samples than in an evaluation, unless that is one.
     """
     most = min(num, FEW) // plan.num_shares
-    sizes = [min(samples, plan.evaluation_micro_batch, most) for samples in plan.samples_of_shares]
+    sizes = [min(_enough(samples), plan.evaluation_micro_batch, most) for samples in plan.samples_of_shares]
     num_drawn = max(sum(sizes), 2)
     if min(sizes) < 1 or num_drawn > num:
         return None
     generator = torch.Generator().manual_seed(num_drawn)
     return num_drawn, _dealt(sizes, plan.data_rank(rank), torch.randperm(num_drawn, generator=generator))
+
+
+def _enough(num_samples: int) -> int:
+    return min(num_samples, max(_ENOUGH, num_samples // _SHARE))
 
 
 def _dealt(sizes: Sequence[int], place: int, order: Tensor) -> Dealing:

@@ -95,6 +95,14 @@ class DivisionGuard:
 
     def check(self, step: int) -> None:
         """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank."""
+        try:
+            self._check(step)
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            raise DependsOnDivision(
+                f"step {step + 1} fails with fewer samples than planned in a pass: {type(error).__name__}: {error}"
+            ) from error
+
+    def _check(self, step: int) -> None:
         rank = self._rank
         if not self.gives_up:
             order = drawn(rank.job.plan.batch, rank.job.seed, step)

@@ -14,6 +14,7 @@ PLANS = [
     Plan(5, num_micro_batches=2, dp_shard=3),
     Plan(6, dp_replicate=2, shares=(6, 3)),
     Plan(2, dp_shard=2, shares=(2, 1)),
+    Plan(64, num_micro_batches=2, dp_replicate=2, shares=(64, 1)),
     Plan(4, num_micro_batches=4, pp=2, dp_shard=2),
 ]
 
@@ -43,7 +44,7 @@ def test_both_ways_have_the_same_samples_and_no_pass_has_more_than_planned(plan:
 
 
 @pytest.mark.parametrize("has_own", [False, True])
-@pytest.mark.parametrize("plan", PLANS[:4], ids=str)
+@pytest.mark.parametrize("plan", PLANS[:5], ids=str)
 def test_the_weighted_mean_over_ranks_is_that_over_samples(plan: Plan, has_own: bool) -> None:
     values = torch.arange(plan.batch, dtype=torch.float64)
     for parts in ("planned", "other"):
@@ -54,7 +55,7 @@ def test_the_weighted_mean_over_ranks_is_that_over_samples(plan: Plan, has_own: 
         assert torch.stack(of_ranks).mean() == pytest.approx(float(values[torch.cat(samples)].mean()))
 
 
-@pytest.mark.parametrize("plan", PLANS[:4], ids=str)
+@pytest.mark.parametrize("plan", PLANS[:5], ids=str)
 def test_a_rank_may_keep_the_samples_of_its_last_micro_batch(plan: Plan) -> None:
     order = drawn(plan.batch, 5, 2)
     for rank in range(plan.world_size):

@@ -31,6 +31,15 @@ class Base(Workload):
         return {"loss": functional.cross_entropy(model(batch[0]), batch[1], reduction="none")}
 
 
+class Sized(Base):
+    def loss(self, model, batch):
+        if self.training_steps > 1 and len(batch[0]) < 16:
+            raise ValueError("at least 16 samples")
+        return super().loss(model, batch)
+    training_steps = 0
+    def on_step(self, step, steps, optimizer): self.training_steps += 1
+
+
 class Stages(Chain):
     enters, leaves = ("first",), ("last",)
     def __init__(self):
@@ -349,6 +358,11 @@ def test_a_gradient_that_a_hook_changes_ends_a_training_in_micro_batches(
     )
 
 
+def test_a_loss_that_fails_with_fewer_samples_depends_on_the_division(ranks: Any, cases: dict[str, Any]) -> None:
+    words = refusal(ranks, Plan(16, num_micro_batches=2), "Sized", cases)
+    assert words == "step 2 fails with fewer samples than planned in a pass: ValueError: at least 16 samples"
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
 def test_a_gradient_that_a_hook_changes_ends_a_pipeline(ranks: Any, cases: dict[str, Any], schedule: str) -> None:
     plan = Plan(8, 4, pp=2, schedule=schedule)
@@ -427,7 +441,8 @@ def test_samples_that_are_read_in_order_are_kept_for_the_check(
     ranks: Any, cases: dict[str, Any], plan: Plan, num_workers: int
 ) -> None:
     cases = {**cases, "params": {"batch": 32, "num_workers": num_workers}}
-    halves = f"micro-batches have {plan.micro_batch // 2} instead of {plan.micro_batch} samples"
+    size = min(plan.micro_batch, 8)  # which are enough
+    halves = f"micro-batches have {size // 2} instead of {size} samples"
     assert refusal(ranks, plan, "StreamedWeighted", cases).endswith(halves)
     checked = ranks.curve(plan, 4, workload="cases.py:Streamed", **cases)
     assert checked == ranks.curve(plan, 4, workload="cases.py:Streamed", guard=False, **cases)
