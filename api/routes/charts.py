@@ -42,7 +42,7 @@ def get_history(
     objective = Objective.of_spec(store.study(study_id).spec)
     trials = store.history(study_id)
     if state or where.strip():
-        numbers = {row.number for row in store.columns(study_id, (), states=state, where=where)}
+        numbers = {row.number for row in store.table.columns(study_id, (), states=state, where=where)}
         trials = [trial for trial in trials if trial.number in numbers]
     return history_view(trials, objective, points, last_event_id)
 
@@ -100,7 +100,7 @@ def get_order(
 ) -> OrderView:
     """Get the numbers of the study's trials in the order of a column. Fetch the trials themselves by number."""
     store.study(study_id)
-    return OrderView(number=store.ordered_trials(study_id, by, descending=descending, states=state, where=where))
+    return OrderView(number=store.table.numbers(study_id, by, descending=descending, states=state, where=where))
 
 
 @router.get("/studies/{study_id}/candidates", responses=problems(404, 422))
@@ -118,7 +118,7 @@ def get_candidates(
     """Get the values of parameters by trial, as columns, of trials that have a value of the objective; thinned."""
     last_event_id = store.last_event_id()
     spec = store.study(study_id).spec
-    rows = store.columns(study_id, ("state", "value", "params"), states=state, where=where)
+    rows = store.table.columns(study_id, ("state", "value", "params"), states=state, where=where)
     return candidates_view(rows, spec, Objective.of_spec(spec), param or [], points, last_event_id)
 
 
@@ -140,6 +140,6 @@ def get_lineage(
 ) -> LineageView:
     """Get which trials began as copies of others, or with their weights, and what was changed in each."""
     objective = Objective.of_spec(store.study(study_id).spec)
-    num, relatives = chosen(store.columns(study_id, COLUMNS), objective, trials)
+    num, relatives = chosen(store.table.columns(study_id, COLUMNS), objective, trials)
     by_number = store.trials_numbered(study_id, [relative.number for relative in relatives])
     return lineage_view(num, relatives, {trial.number: trial.params for trial in by_number})

@@ -99,8 +99,8 @@ def download_trials(
     """Download trials as CSV, with a column for each parameter, such as `params.layers.0.width`, and each metric."""
     spec = store.study(study_id).spec
     objectives = Objectives.of_spec(spec)
-    numbers = store.ordered_trials(study_id, by, descending=descending, states=state, where=where)
-    every = store.columns(study_id, ("params", "id"), states=state, where=where)
+    numbers = store.table.numbers(study_id, by, descending=descending, states=state, where=where)
+    every = store.table.columns(study_id, ("params", "id"), states=state, where=where)
     present = dict.fromkeys(name for row in every for name in leaves_in(row.params))
     metrics = store.counted_metrics([row.id for row in every])
     metric_columns = dict.fromkeys(f"metrics.{name}" for values in metrics.values() for name in values)

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from scamp_service.errors import NotFound
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 
@@ -45,6 +46,11 @@ class Connected:
     def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
         with self._database.read() as connection:
             return connection.execute(statement, values).all()
+
+
+def no_study(study_id: int) -> NotFound:
+    """The error of a study that does not exist, to be raised."""
+    return NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
 
 
 def in_parts(values: Sequence[int]) -> Iterator[list[int]]:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.model import Choice, Sized, Trial, expected_bytes
+from scamp_service.lifecycle import NO_PLAN_YET, Outcome, TrialState, WaitsFor
+from scamp_service.model import Choice, Json, Sized, Trial, expected_bytes
 from scamp_service.store import schema
 
 
@@ -95,3 +95,16 @@ def sized_columns(sized: Sized) -> dict[str, Any]:
 def columns_of(value: Any) -> dict[str, Any]:
     """The fields of a value with slots, as columns of a new row."""
     return {name: getattr(value, name) for name in value.__slots__}
+
+
+def new_trial(study_id: int, number: int, params: Json, now: float) -> dict[str, Any]:
+    """The row of a trial without a plan."""
+    return {
+        "study_id": study_id,
+        "number": number,
+        "params": params,
+        "state": TrialState.WAITING,
+        "reason": NO_PLAN_YET,
+        "waits_for": WaitsFor.PLAN,
+        "created_at": now,
+    }

@@ -3,9 +3,9 @@
 Moves are compare-and-set: a lost race returns ``False``, raises nothing and changes nothing. Each method is one
 transaction, which also writes the events about its changes. Many processes and threads may use it at once. Methods
 that only read are in ``reads``. In ``writes`` are those that ranks call (``reports``), those of the leader (``leases``)
-and requests of users about a study that exists (``requests``). Two groups with one caller each are objects of their
-own: ``Store.removals`` for the sweeper, and ``Store.external`` for studies and trials of programs that use Optuna. A
-database that cannot be used now raises ``Unavailable``.
+and requests of users about a study that exists (``requests``). Groups with one caller each are objects of their own:
+``Store.removals`` for the sweeper, ``Store.external`` for studies and trials of programs that use Optuna, and
+``Store.table`` for the table of trials. A database that cannot be used now raises ``Unavailable``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from scamp_service.lifecycle import (
     ATTEMPT_MOVES,
     LIVE_STUDIES,
     LIVE_TRIALS,
-    NO_PLAN_YET,
     OPEN_ATTEMPTS,
     STUDY_MOVES,
     TRIAL_MOVES,
@@ -42,7 +41,8 @@ from scamp_service.store.database import Database
 from scamp_service.store.events import ClusterState, TrialChange
 from scamp_service.store.options import option_json
 from scamp_service.store.recorded_cluster import RecordedCluster
-from scamp_service.store.rows import UNMEASURED, columns_of, sized_columns
+from scamp_service.store.rows import UNMEASURED, columns_of, new_trial, sized_columns
+from scamp_service.store.table.trial_table import TrialTable
 from scamp_service.store.tallies import (
     BESIDE,
     DEVICE_SECONDS,
@@ -83,6 +83,11 @@ class Store(Reports, Leases, Requests):
         other, and ``Unavailable`` when the database cannot be reached or was written by a newer version of ScaMP.
         """
         super().__init__(Database(url))
+
+    @property
+    def table(self) -> TrialTable:
+        """Reads of the API for the table of a study's trials."""
+        return TrialTable(self._database)
 
     @property
     def external(self) -> External:
@@ -205,7 +210,7 @@ class Store(Reports, Leases, Requests):
             others = int(connection.execute(sql.NUM_BESIDE_SEARCH, {"study_id": study_id}).scalar_one())
             for place, params in candidates:
                 number = place + others
-                row = _new_trial(study_id, number, params, now) | {"proposal_reason": reasons.get(place, "")}
+                row = new_trial(study_id, number, params, now) | {"proposal_reason": reasons.get(place, "")}
                 if place in parents:
                     of_parent = {"study_id": study_id, "number": parents[place]}
                     if parent := connection.execute(sql.PARENT, of_parent).first():
@@ -265,7 +270,7 @@ class Store(Reports, Leases, Requests):
             moved = self._move_trial(connection, move, TrialChanges(judged_step=step), None, now=now)
             if moved:
                 number = int(connection.execute(sql.NEXT_NUMBER, {"study_id": trial.study_id}).scalar_one())
-                row = _new_trial(trial.study_id, number, params, now) | _parent(donor.id, donor.number, step)
+                row = new_trial(trial.study_id, number, params, now) | _parent(donor.id, donor.number, step)
                 row |= {"origin": Origin.BRANCH, "judged_step": step}
                 new_id = connection.execute(
                     self._insert_new(schema.trials, "study_id", "number", returns="id"), row
@@ -418,19 +423,6 @@ class Store(Reports, Leases, Requests):
         with self._database.write() as connection:
             for statement in sql.CHANGE_NOTHING:
                 connection.execute(statement)
-
-
-def _new_trial(study_id: int, number: int, params: Json, now: float) -> dict[str, Any]:
-    """The row of a trial without a plan."""
-    return {
-        "study_id": study_id,
-        "number": number,
-        "params": params,
-        "state": TrialState.WAITING,
-        "reason": NO_PLAN_YET,
-        "waits_for": WaitsFor.PLAN,
-        "created_at": now,
-    }
 
 
 def _parent(trial_id: int, number: int, step: int) -> dict[str, Any]:

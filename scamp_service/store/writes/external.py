@@ -21,9 +21,10 @@ from scamp_service.lifecycle import LIVE_TRIALS, Origin, StudyState, TrialState
 from scamp_service.model import Json, Sized
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
+from scamp_service.store.connected import no_study
 from scamp_service.store.events import NewMetrics, TrialChange
 from scamp_service.store.tallies import EXTERNAL
-from scamp_service.store.writes.external_studies import ExternalStudies, exists, no_study
+from scamp_service.store.writes.external_studies import ExternalStudies, exists
 
 RUN_BY_OTHERS = "created and run by another program, through Optuna"
 """The reason of an external trial."""

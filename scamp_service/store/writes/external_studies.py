@@ -10,11 +10,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam, select
 
-from scamp_service.errors import Conflict, NotFound
+from scamp_service.errors import Conflict
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Json, Study
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
+from scamp_service.store.connected import no_study
 from scamp_service.store.writes.requests import KEY
 from scamp_service.store.writes.transactions import Transactions
 
@@ -95,8 +96,3 @@ class ExternalStudies(Transactions):
     def study_attributes(self, study_id: int, *, is_system: bool) -> dict[str, Any]:
         """Attributes that Optuna or its user has stored with a study."""
         return dict(tuple(row) for row in self._rows(_STUDY_ATTRIBUTES, study_id=study_id, is_system=is_system))
-
-
-def no_study(study_id: int) -> NotFound:
-    """The error of a study that does not exist, to be raised."""
-    return NotFound(f"there is no study {study_id}; `scamp list` shows all studies")

@@ -18,7 +18,6 @@ from scamp_service.lifecycle import (
     LIMIT_RAISED,
     LIVE_STUDIES,
     LIVE_TRIALS,
-    NO_PLAN_YET,
     STUDY_MOVES,
     Origin,
     StudyState,
@@ -30,8 +29,10 @@ from scamp_service.limits import Reached, limit_reached
 from scamp_service.model import Json, Study
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
+from scamp_service.store.connected import no_study
 from scamp_service.store.events import TrialChange
 from scamp_service.store.reads import Reads
+from scamp_service.store.rows import new_trial
 from scamp_service.store.schema import one_of
 from scamp_service.store.tallies import BESIDE, own_states
 from scamp_service.store.writes.transactions import Transactions
@@ -119,9 +120,7 @@ class Requests(Reads, Transactions):
             first = int(connection.execute(sql.NEXT_NUMBER, {"study_id": study_id}).scalar_one())
             new: list[TrialChange] = []
             for number, params in enumerate(candidates, first):
-                row = {"study_id": study_id, "number": number, "params": params, "origin": Origin.ENQUEUED}
-                row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "waits_for": WaitsFor.PLAN}
-                row["created_at"] = now
+                row = new_trial(study_id, number, params, now) | {"origin": Origin.ENQUEUED}
                 trial_id = connection.execute(sa.insert(_T).returning(_T.c.id), row).scalar_one()
                 new.append(TrialChange.of_new(trial_id, number))
             numbers = [change.number for change in new]
@@ -224,7 +223,7 @@ class Requests(Reads, Transactions):
         with self._write() as connection:
             row = connection.execute(_STATE, {"id": study_id}).first()
             if row is None:
-                raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
+                raise no_study(study_id)
             if row.state is StudyState.DELETED:
                 return
             if row.state in LIVE_STUDIES:
@@ -246,7 +245,7 @@ class Requests(Reads, Transactions):
         """A study of ScaMP, in some columns, which nobody else changes before the end of the transaction."""
         study = connection.execute(_STUDY, {"study_id": study_id}).first()
         if study is None:
-            raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
+            raise no_study(study_id)
         _expect_own(study)
         return study
 

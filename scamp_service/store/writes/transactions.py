@@ -81,17 +81,8 @@ class Transactions(Connected):
         self._emit(connection, StudyChange(study_id, name, state), now, study_id)
 
     def _emit_trial(self, connection: sa.Connection, trial_id: int, moved: Any, now: float) -> None:
-        change = TrialChange(
-            id=trial_id,
-            number=moved.number,
-            state=moved.state,
-            attempt=moved.attempt,
-            step=moved.step,
-            value=moved.value,
-            reason=moved.reason,
-            parent_number=moved.parent_number,
-        )
-        self._emit(connection, change, now, moved.study_id, trial_id)
+        values = {name: getattr(moved, name) for name in TrialChange.__slots__ if name != "id"}
+        self._emit(connection, TrialChange(trial_id, **values), now, moved.study_id, trial_id)
 
     def _emit_attempt(
         self,
