@@ -5,9 +5,10 @@ Times are seconds since the epoch (UTC). Ids are integers that the database assi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, TypedDict
 
 from estimators.learning import AttemptPhase
@@ -67,14 +68,14 @@ class Choice:
     """Predicted share of a step (0 to 1) in which ranks wait for each other; None: not known."""
 
     def to_json(self) -> Json:
-        """The fields as a dictionary of JSON values."""
-        parts = {"plan": self.plan.to_json(), "prediction": self.prediction.to_json()}
+        """The fields as a dictionary of JSON values; the plan as text, so that equal ones are read once."""
+        parts = {"plan": json.dumps(self.plan.to_json()), "prediction": self.prediction.to_json()}
         return {name: getattr(self, name) for name in self.__slots__} | parts
 
     @classmethod
     def from_json(cls, data: Json) -> Choice:
         """The choice in its JSON."""
-        parts = {"plan": Plan.from_json(data["plan"]), "prediction": Prediction.from_json(data["prediction"])}
+        parts = {"plan": _plan(data["plan"]), "prediction": Prediction.from_json(data["prediction"])}
         return cls(**{**data, **parts})
 
     @property
@@ -85,6 +86,11 @@ class Choice:
             seconds=self.step_seconds,
             communication_share=self.communication_share,
         )
+
+
+@lru_cache(maxsize=4096)
+def _plan(text: str) -> Plan:
+    return Plan.from_json(json.loads(text))
 
 
 def demand_of(plan: Plan, prediction: Prediction) -> Shape:
