@@ -98,6 +98,7 @@ def trained(case: Complete, folder: Path, seconds: float) -> dict[str, Any]:
     (traced,) = in_forks([partial(predicted_peak, case.feature, case.plan)], seconds)
     if not isinstance(traced, dict) or "error" in traced:
         return {"refused": str(traced)}
+    folder.mkdir()
     ranks = [partial(train_rank, case, rank, folder) for rank in range(case.plan.world_size)]
     answers = in_forks(ranks, seconds)
     ended = [answer for answer in answers if isinstance(answer, dict) and "lost" not in answer]
