@@ -25,7 +25,7 @@ from placement.model import Offer
 from scamp_service.model import Attempt, Choice, Event, Json, LogLine, Metric, Sized, Study, Trial
 from scamp_service.store.tallies import Measurements
 
-REVISION = "0001"
+REVISION = "0.1.0"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"

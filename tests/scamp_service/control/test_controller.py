@@ -624,7 +624,7 @@ class RealWorld(World):
     def _train(self, gang: SimulatedGang) -> None:
         order, last = gang.order, gang.order.until or gang.order.steps
         root, begin = f"trial-{order.trial_id}", order.resume.step if order.resume else 0
-        answer = trained(self.folder, "Closure", begin, last, root=root)
+        answer = trained(self.folder, "Generated", begin, last, root=root)
         if "ResumesDifferently" in answer["error"]:
             self.finish(gang, Outcome.RESUMES_DIFFERENTLY, answer["error"])
             return
@@ -665,7 +665,7 @@ def test_a_promoted_trial_that_resumes_differently_ends_with_the_curve_of_one_th
     monkeypatch.setattr(RealWorld, "folder", tmp_path, raising=False)
     store = empty_store()
     Promoting(store, 1, no_faults()).run()
-    straight = trained(tmp_path, "Closure", 0, 8, root="straight")["reports"]
+    straight = trained(tmp_path, "Generated", 0, 8, root="straight")["reports"]
     completed = [trial for trial in store.trials(1) if trial.state is TrialState.COMPLETED]
     assert completed
     for trial in completed:

@@ -1,10 +1,9 @@
 """The tables of version 0.1.0, which ``store.schema`` creates in an empty database.
 
-Until 0.1.0 is released a new column needs no migration: it stands in ``store.schema``, and databases of development
-versions are not upgraded. From then on each change of the tables is a migration with the next number.
+Each later change of the tables is a migration with the next number.
 """
 
-revision = "0001"
+revision = "0.1.0"
 down_revision = None
 branch_labels = None
 depends_on = None
