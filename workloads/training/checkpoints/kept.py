@@ -13,6 +13,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,47 +44,43 @@ class NotPlain(Exception):
     """A value that no checkpoint can hold."""
 
 
-class KeptState:
-    """The attributes that a training changes from now on."""
+class Changes:
+    """The attributes of owners that have changed since this was made."""
 
-    def __init__(self, workload: object, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-        self._workload, self._model, self._optimizer = workload, model, optimizer
-        _IN_MODELS.update(model.modules())
-        self._before = {(owner, name): (value, _content(value)) for owner, name, value in self._attributes()}
-        self.left_out: dict[str, str] = {}
-        """Attributes of the workload that have changed and that no checkpoint can hold, and their types."""
+    def __init__(self, owners: Mapping[str, Any]) -> None:
+        self._before = {(owner, name): (value, _content(value)) for owner, name, value in _attributes(owners)}
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether any attribute has changed, whether or not it can be kept."""
-        return any(True for _ in self._changed())
-
-    def changed_of_workload(self) -> Iterator[tuple[str, Any]]:
-        """Names and values of the attributes of the workload itself that have changed."""
-        return ((name, value) for owner, name, value, _ in self._changed() if not owner)
-
-    def _changed(self) -> Iterator[tuple[str, str, Any, bool]]:
+    def found(self, owners: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, bool]]:
         """Owners, names and values of attributes that have changed, and whether they did so in place."""
-        for owner, name, value in self._attributes():
+        for owner, name, value in _attributes(owners):
             before, content = self._before.get((owner, name), (NotPlain, None))
             if value is not before or _content(value) != content:
                 yield owner, name, value, value is before
 
-    def _owners(self) -> dict[str, Any]:
-        return owners_of(self._workload, self._model, self._optimizer)
 
-    def _attributes(self) -> Iterator[tuple[str, str, Any]]:
-        for owner, instance in self._owners().items():
-            if not owner and all(callable(getattr(instance, name, None)) for name in ("state_dict", "load_state_dict")):
-                yield owner, _OWN_STATE, instance.state_dict()
-                continue
-            yield from ((owner, name, value) for name, value in attributes_of(instance).items())
+def _attributes(owners: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    for owner, instance in owners.items():
+        if not owner and all(callable(getattr(instance, name, None)) for name in ("state_dict", "load_state_dict")):
+            yield owner, _OWN_STATE, instance.state_dict()
+            continue
+        yield from ((owner, name, value) for name, value in attributes_of(instance).items())
+
+
+class KeptState:
+    """The attributes that a training changes from now on."""
+
+    def __init__(self, workload: object, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        self._find = partial(owners_of, workload, model, optimizer)
+        _IN_MODELS.update(model.modules())
+        self._changes = Changes(self._find())
+        self.left_out: dict[str, str] = {}
+        """Attributes of the workload that have changed and that no checkpoint can hold, and their types."""
 
     def values(self) -> Kept:
         """The attributes that have changed, for ``torch.save``."""
         self.left_out.clear()
         kept: dict[str, dict[str, Any]] = {}
-        for owner, name, value, is_in_place in self._changed():
+        for owner, name, value, is_in_place in self._changes.found(self._find()):
             try:
                 plain = encoded(value)
                 in_place = {_KIND: _IN_PLACE, "items": plain}
@@ -95,7 +92,7 @@ class KeptState:
 
     def load(self, kept: Kept) -> None:
         """Continue with what ``values`` returned; modules of other stages are left out."""
-        owners = self._owners()
+        owners = self._find()
         for owner, attributes in kept.items():
             instance = owners.get(owner)
             if instance is None:

@@ -90,24 +90,31 @@ class Snapshot:
         self._generators = [(value, state_of_generator(value)) for value in values if is_generator(value)]
         self._counters = {id(value): copy.copy(value) for value in values if isinstance(value, itertools.count)}
 
-    def restore(self) -> None:
-        """Bring them back."""
+    def restore(self) -> bool:
+        """Bring them back, as often as they have changed. Returns whether any attribute has."""
+        has_changed = False
         for owner, before in self._before:
             now = attributes_of(owner)
             for name in now.keys() - before.keys():
+                has_changed = True
                 _remove(owner, name)
             for name, value in before.items():
-                if now.get(name) is not value or id(value) in self._counters:
-                    set_attribute(owner, name, self._counters.get(id(value), value))
+                counter = self._counters.get(id(value))
+                if now.get(name) is not value or counter is not None:
+                    has_changed = True
+                    set_attribute(owner, name, value if counter is None else copy.copy(counter))
         for container, items in self._containers:
             if not _has_items_of(container, items):
+                has_changed = True
                 container.clear()
                 (container.extend if isinstance(container, list | deque) else container.update)(items)
         for tensor, version, earlier in self._tensors:
             if tensor._version != version:
+                has_changed = True
                 tensor.data.copy_(earlier)
         for generator, state in self._generators:
             restore_generator(generator, state)
+        return has_changed
 
 
 def _has_items_of(container: Any, other: Any) -> bool:

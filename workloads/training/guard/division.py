@@ -31,8 +31,8 @@ from workloads.protocol import Batch, Workload, defines
 from workloads.refusals import in_enough_digits
 from workloads.training.attempt.evaluation import totals
 from workloads.training.attempt.rank import TrainingRank
-from workloads.training.checkpoints.kept import KeptState
-from workloads.training.checkpoints.owners import Snapshot, owners_of
+from workloads.training.checkpoints.kept import Changes
+from workloads.training.checkpoints.owners import Snapshot, attributes_of, owners_of
 from workloads.training.guard.dealing import Dealing, dealt, dealt_held_out, drawn
 from workloads.training.guard.sketch import sketches
 from workloads.training.guard.tolerance import LEAST_LOSS, Tolerance, tolerance_of
@@ -83,6 +83,8 @@ class DivisionGuard:
         """Why losses and gradients are not compared; empty if they are."""
         self._gives_up_metrics = _why_not_metrics(rank)
         self._read_between = _names_read(rank.workload)
+        self._owners: Mapping[str, Any] = {}  # what users' code may keep something in, during a check
+        self._snapshot, self._changes = Snapshot({}), Changes({})
 
     @property
     def _tolerance(self) -> Tolerance:
@@ -95,12 +97,17 @@ class DivisionGuard:
 
     def check(self, step: int) -> None:
         """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank."""
+        owners = owners_of(self._rank.workload, self._rank.model)
+        self._owners = {name: owner for name, owner in owners.items() if attributes_of(owner)}
+        self._snapshot, self._changes = Snapshot(self._owners), Changes(self._owners)
         try:
             self._check(step)
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
             raise DependsOnDivision(
                 f"step {step + 1} fails with fewer samples than planned in a pass: {type(error).__name__}: {error}"
             ) from error
+        finally:
+            self._owners, self._snapshot, self._changes = {}, Snapshot({}), Changes({})  # which hold memory
 
     def _check(self, step: int) -> None:
         rank = self._rank
@@ -211,19 +218,18 @@ class DivisionGuard:
         model, plan, probe = rank.model, rank.job.plan, _Probe(rank.model)
         optimizer = cast(torch.optim.Optimizer, probe)
         with kept_generators(rank.workload), self._unchanged(weight):
-            kept = KeptState(rank.workload, model)
             for _ in range(repeats):
                 batches, before = self._begin(step, parts)
                 own_loss = phase_step(rank.workload, loss, model, optimizer, batches, len(parts))
             draws = drawn_from(rank.workload) != before
             factor = updates_of(model).loss_factor(len(parts))
-            keeps = kept.has_changed
+            changed = [(owner, name, value) for owner, name, value, _ in self._changes.found(self._owners)]
             left = {
-                name: _numbers_in(value) for name, value in kept.changed_of_workload() if name in self._read_between
+                name: _numbers_in(value) for owner, name, value in changed if not owner and name in self._read_between
             }
         total = rank.sum(own_loss.detach().double().cpu() * weight)  # in a pipeline only the last stage has a loss
         sums = {"the loss": (float(total) * plan.pp, float(plan.world_size))}
-        return _Passes(sums, probe.gradients / factor, draws, keeps, left)
+        return _Passes(sums, probe.gradients / factor, draws, bool(changed), left)
 
     def _forward(self, loss: Loss, step: int, parts: Sequence[Tensor]) -> _Passes:
         """The losses of these micro-batches, without gradients; none if the loss itself computes gradients."""
@@ -268,8 +274,8 @@ class DivisionGuard:
     @contextmanager
     def _unchanged(self, weight: float) -> Iterator[None]:
         """The model without what depends on the division as documented; all is as before at the end."""
-        rank, model = self._rank, self._rank.model
-        state, snapshot = forward_state(model), Snapshot(owners_of(rank.workload, model))
+        model = self._rank.model
+        state = forward_state(model)
         modes = [(module, module.training) for module in model.modules()]
         dropouts: list[tuple[Any, float]] = [
             (module, module.dropout)
@@ -296,7 +302,8 @@ class DivisionGuard:
             for parameter, requires, gradient in parameters:
                 parameter.grad = gradient
                 parameter.requires_grad_(requires)
-            snapshot.restore()
+            if self._snapshot.restore():
+                self._changes = Changes(self._owners)
 
 
 def _different_sums(planned: Sums, other: Sums, tolerance: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.workloads.resumed import CASES
 from workloads.loading import forget_user_code, load_workload
-from workloads.training.checkpoints.kept import KeptState
+from workloads.training.checkpoints.kept import Changes
 from workloads.training.checkpoints.owners import Snapshot, owners_of
 
 
@@ -27,9 +27,10 @@ def test_passes_that_do_not_count_leave_nothing_anywhere(tmp_path: Path) -> None
                 passes.append(float(loss.detach()))
             return passes
 
-        state, snapshot = KeptState(workload, model, optimizer), Snapshot(owners_of(workload, model, optimizer))
+        owners = owners_of(workload, model, optimizer)
+        changes, snapshot = Changes(owners), Snapshot(owners)
         before = losses()
-        assert state.has_changed
+        assert [*changes.found(owners)]
         snapshot.restore()
         assert losses() == before, name
 
