@@ -85,7 +85,7 @@ def changed(study: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
 
 
 def _entry(mapping: dict[str, Any], key: str) -> Any:
-    """What is below ``key``, made if it is not there. A sampler that is given by its name alone has no options yet."""
+    """The part below ``key``, made if it is not there. A sampler that is given by its name alone has no options yet."""
     if key == "sampler" and isinstance(name := mapping.get(key), str):
         mapping[key] = {"name": name}
     return mapping.setdefault(key, {})

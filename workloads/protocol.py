@@ -1,4 +1,4 @@
-"""What ``scamp.workload.protocol`` defines, under the name by which this package and older workloads import it."""
+"""All of ``scamp.workload.protocol``, under the name by which this package and older workloads import it."""
 
 from scamp.workload.protocol import (
     BATCHES,

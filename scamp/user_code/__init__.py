@@ -1,1 +1,1 @@
-"""What is sent with a study: the user's own files, or a class that has none."""
+"""Sends with a study the user's own files, or a class that has none."""

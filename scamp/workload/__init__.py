@@ -1,1 +1,1 @@
-"""What a user's file is written with: ``protocol``, and what it offers. All but ``trial`` needs torch."""
+"""The protocol of a user's file, and all that it offers there. All but ``trial`` needs torch."""

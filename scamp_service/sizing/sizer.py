@@ -365,7 +365,7 @@ def choice_of(
 
 
 def learned_in_words(choice: Choice, slow_downs: SlowDowns) -> str:
-    """What was learned about the seconds of a step, to follow a reason; empty if nothing was."""
+    """Words for what was learned about the seconds of a step, to follow a reason; empty if nothing was."""
     measured, way = f"{choice.step_factor:.2g}", way_kind(choice.plan)
     evidence = f"on {slow_downs[way].num_trials} trials of this family ({way})" if way in slow_downs else UNKNOWN_WAY
     return "" if measured == "1" else f"; step times × {measured} as measured {evidence}"

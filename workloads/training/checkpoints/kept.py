@@ -199,7 +199,7 @@ def _can_change(value: Any) -> bool:
 
 
 def _filled(present: Any, value: Any) -> Any:
-    """What is there now, with the content of another value if it can take that; others hold it too."""
+    """The object that is there now, with the content of another value if it can take that; others hold it too."""
     if type(present) is not type(value):
         return value
     if isinstance(present, list | deque):

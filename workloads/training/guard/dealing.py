@@ -14,7 +14,7 @@ from workloads.training.samples import FEW, rank_slices
 _ENOUGH = 8
 """Samples of a pass that are enough to see a difference; of large micro-batches a part is."""
 _SHARE = 4
-"""Of the samples of a micro-batch, one in so many is dealt, if these are enough: the check takes less time."""
+"""One in so many samples of a micro-batch is dealt, if these are enough: the check takes less time."""
 
 
 @dataclass(frozen=True, slots=True)
