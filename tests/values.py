@@ -33,7 +33,7 @@ def sized(
 
 
 def changed(row: Any, **changes: Any) -> Any:
-    """A ``Sized`` or an ``Attempt`` with other values, some of which may be fields of its choice."""
+    """Returns a ``Sized`` or an ``Attempt`` with other values of its own fields, or of those of its choice."""
     of_choice = {name: changes.pop(name) for name in Choice.__slots__ if name in changes}
     return replace(row, choice=replace(row.choice, **of_choice), **changes)
 

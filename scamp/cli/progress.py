@@ -130,8 +130,8 @@ def _costs(values: Sequence[float], objectives: Sequence[Mapping[str, Any]]) -> 
 def ranks(points: Sequence[tuple[float, ...]]) -> list[int]:
     """Non-domination rank of each point of costs: 0 on the Pareto front, 1 on that of the others, and so on.
 
-    In ascending order each point joins the first front of which no member dominates it, found by bisection (Zhang et
-    al. 2015, "An Efficient Approach to Nondominated Sorting").
+    Points are sorted first. Each then joins the first front that has no point which dominates it; bisection finds that
+    front (Zhang et al. 2015, "An Efficient Approach to Nondominated Sorting").
     """
     fronts: list[list[tuple[float, ...]]] = []
     rank_of: dict[tuple[float, ...], int] = {}

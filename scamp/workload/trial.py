@@ -18,7 +18,7 @@ MOST_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True)
 class TrialContext:
-    """Which trial of which study this process trains, and its rank; ``is_real`` is False in a trace or a dry run.
+    """The study and the trial that this process trains, and its rank; ``is_real`` is False in a trace or a dry run.
 
     ``folder`` is where the trial keeps files, None where it has no such place. ``steps`` are the optimizer steps of the
     whole training, known when ``optimizer`` is called, and ``epoch_steps`` those of an epoch, rounded up.

@@ -123,7 +123,7 @@ def _change_passes(
 ) -> None:
     """Have the model run micro-batches of a pipeline, and blocks run in parts, or twice if they are ``recomputing``."""
     if layout.pp > 1:
-        model.forward = ReplacedForward(state.as_micro_batch(model.forward), model.forward, "pp")
+        model.forward = ReplacedForward(state.as_micro_batch(model.forward), model.forward, "pp=1")
     if layout.co_shard > 1:
         compute_in_parts(blocks, layout.co_shard, state)
     for block in blocks:

@@ -135,7 +135,7 @@ def _split(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 
 def _replace(module: Any, forward: Callable[[Tensor], Tensor]) -> None:
-    module.forward = ReplacedForward(forward, module.forward, "spatial")
+    module.forward = ReplacedForward(forward, module.forward, "spatial=1")
 
 
 def is_global_pool(module: nn.Module) -> bool:

@@ -34,7 +34,7 @@ def intercept_attention(model: nn.Module, attend: Callable[..., Tensor]) -> None
     """
     mode = _Intercepted(attend)
     for module in model.modules():
-        module.forward = ReplacedForward(mode.around(module.forward), module.forward, "spatial")
+        module.forward = ReplacedForward(mode.around(module.forward), module.forward, "spatial=1")
 
 
 class _Intercepted(TorchFunctionMode):

@@ -90,7 +90,7 @@ def divide_tables(model: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
         weight = table.weight
         columns = distribute_tensor(weight.detach(), mesh, [Shard(1)], src_data_rank=None)
         table.weight = parameter = nn.Parameter(columns, requires_grad=weight.requires_grad)
-        table.forward = ReplacedForward(_lookup(table, mesh.get_group()), table.forward, "tables")  # type: ignore[method-assign]
+        table.forward = ReplacedForward(_lookup(table, mesh.get_group()), table.forward, "tables=false")  # type: ignore[method-assign]
         divided.add(parameter)
     return divided
 

@@ -15,21 +15,21 @@ class ReplacedForward:
     checkpoints do not depend on the plan.
 
     A copy of the module, such as a teacher of the user's, has its own ``forward`` again. Where that would compute
-    something else than the whole module, ``divided_by`` names the degree of the plan, and copies are refused.
+    something else than the whole module, copies are refused; ``instead`` says which plans allow them, as ``tp=1``.
     """
 
-    def __init__(self, call: Callable[..., Any], forward: Callable[..., Any], divided_by: str = "") -> None:
-        self._call, self._forward, self._divided_by = call, forward, divided_by
+    def __init__(self, call: Callable[..., Any], forward: Callable[..., Any], instead: str = "") -> None:
+        self._call, self._forward, self._instead = call, forward, instead
         functools.update_wrapper(self, forward)  # whose signature models look at
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
-        if self._divided_by:
+        if self._instead:
             raise WorkloadError(
                 "a copy of the model is made where each rank has only a part of it: make it in build_model, as a part "
-                f"of the model, or use plans with {self._divided_by}=1"
+                f"of the model, or use plans with {self._instead}"
             )
         copied: Callable[..., Any] = copy.deepcopy(self._forward, memo)  # of a method: that of the copied module
         return copied

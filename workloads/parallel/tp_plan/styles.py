@@ -111,7 +111,7 @@ class SummedGradients(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         group = device_mesh.get_group()
         call = _call_with(module, lambda parameter: _gradients_summed(parameter, group))
-        module.forward = ReplacedForward(call, module.forward, "tp")
+        module.forward = ReplacedForward(call, module.forward, "tp=1")
         return module
 
 
@@ -131,7 +131,7 @@ class _LatentKeys(ParallelStyle):
             latent, with_position = output.split([output.shape[-1] - self._rope_size, self._rope_size], dim=-1)
             return torch.cat([latent, _gradients_summed(with_position, group)], dim=-1)
 
-        module.forward = ReplacedForward(divided, forward, "tp")
+        module.forward = ReplacedForward(divided, forward, "tp=1")
         return module
 
 
@@ -163,7 +163,7 @@ class _Experts(ParallelStyle):
             output: Tensor = _SumOfTensors.apply(call(*summed, **summed_kwargs), group)  # type: ignore[no-untyped-call]
             return output
 
-        module.forward = ReplacedForward(divided, module.forward, "tp")
+        module.forward = ReplacedForward(divided, module.forward, "tp=1")
         return module
 
 

@@ -71,6 +71,13 @@ def set_attribute(owner: Any, name: str, value: Any) -> None:
         _cells(owner)[name].cell_contents = value
 
 
+def holding(owners: Mapping[str, Any]) -> dict[str, Any]:
+    """The owners without functions that have no variables; all others may get their first attribute in any pass."""
+    return {
+        name: owner for name, owner in owners.items() if not isinstance(owner, FunctionType) or attributes_of(owner)
+    }
+
+
 class Snapshot:
     """The attributes of owners, with copies of what may change in place: what passes leave in them is taken back.
 

@@ -32,7 +32,7 @@ from workloads.refusals import in_enough_digits
 from workloads.training.attempt.evaluation import totals
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints.kept import Changes
-from workloads.training.checkpoints.owners import Snapshot, attributes_of, owners_of
+from workloads.training.checkpoints.owners import Snapshot, holding, owners_of
 from workloads.training.guard.dealing import Dealing, dealt, dealt_held_out, drawn
 from workloads.training.guard.sketch import sketches
 from workloads.training.guard.tolerance import LEAST_LOSS, Tolerance, tolerance_of
@@ -97,8 +97,7 @@ class DivisionGuard:
 
     def check(self, step: int) -> None:
         """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank."""
-        owners = owners_of(self._rank.workload, self._rank.model)
-        self._owners = {name: owner for name, owner in owners.items() if attributes_of(owner)}
+        self._owners = holding(owners_of(self._rank.workload, self._rank.model))
         self._snapshot, self._changes = Snapshot(self._owners), Changes(self._owners)
         try:
             self._check(step)

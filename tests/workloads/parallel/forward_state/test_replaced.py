@@ -52,7 +52,7 @@ def test_a_copy_computes_by_its_own_weights(change: Callable[[nn.Sequential], No
 
 def test_a_copy_of_a_part_is_refused() -> None:
     block = Block()
-    block.forward = ReplacedForward(block.forward, block.forward, "tp")  # type: ignore[method-assign]
+    block.forward = ReplacedForward(block.forward, block.forward, "tp=1")  # type: ignore[method-assign]
     with pytest.raises(WorkloadError, match=r"make it in build_model, .* or use plans with tp=1"):
         deepcopy(nn.Sequential(block))
 

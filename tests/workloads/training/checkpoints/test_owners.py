@@ -1,4 +1,4 @@
-"""What users' code keeps something in is found, and brought back after passes that do not count."""
+"""Finds all places in which users' code keeps values, and restores them after passes that do not count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.workloads.resumed import CASES
 from workloads.loading import forget_user_code, load_workload
 from workloads.training.checkpoints.kept import Changes
-from workloads.training.checkpoints.owners import Snapshot, owners_of
+from workloads.training.checkpoints.owners import Snapshot, holding, owners_of
 
 
 def test_passes_that_do_not_count_leave_nothing_anywhere(tmp_path: Path) -> None:
@@ -33,6 +33,25 @@ def test_passes_that_do_not_count_leave_nothing_anywhere(tmp_path: Path) -> None
         assert [*changes.found(owners)]
         snapshot.restore()
         assert losses() == before, name
+
+
+def test_only_functions_that_hold_nothing_are_left_out() -> None:
+    class Owner:
+        pass
+
+    def plain() -> None:
+        pass
+
+    def keeps(history: list[int] = [0]) -> list[int]:  # noqa: B006
+        return history
+
+    owner = Owner()
+    owners = holding({"": owner, "plain": plain, "keeps": keeps})
+    assert [*owners] == ["", "keeps"]
+    snapshot = Snapshot(owners)
+    owner.first = True  # type: ignore[attr-defined]
+    keeps().append(1)
+    assert snapshot.restore() and not vars(owner) and keeps() == [0]
 
 
 def test_owners_have_names_that_a_second_workload_has_as_well(tmp_path: Path) -> None:
