@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 900.0
 """The limit of every wait: a wait ends as soon as it can, so its limit says only what counts as never."""
 T = TypeVar("T")
 
