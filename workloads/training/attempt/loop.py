@@ -100,8 +100,9 @@ class Loop:
                 raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}{self._advice(step)}")
             losses.append(loss)
             before, step, done = done, step + 1, self._end_step(done, sum(losses) / len(losses))
-            if is_due or (self._is_guarded and done >= job.last_step):
-                self._check(step - 1)
+            is_last = self._is_guarded and done >= job.last_step
+            if is_due or is_last:
+                self._check(step - 1, is_last=is_last)
             if self._report_all(before, done):
                 losses.clear()
             if stop and done < job.last_step:
@@ -134,11 +135,11 @@ class Loop:
             return False
         return self._pace.is_due(path_of(self._num_nodes, self._watched), time.monotonic())
 
-    def _check(self, step: int) -> None:
+    def _check(self, step: int, *, is_last: bool) -> None:
         """Check that the curve does not depend on how a batch is divided."""
         began = time.monotonic()
         with self._rank.budget.uncounted():  # what libraries keep for other sizes is not the candidate's memory
-            self._division.check(step)
+            self._division.check(step, is_last=is_last)
             expect_agreement(self._rank.model, self._rank.mesh, f"after {step + 1} steps")
         self._pace.end_check(time.monotonic() - began)
 

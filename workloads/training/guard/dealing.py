@@ -15,30 +15,38 @@ _ENOUGH = 8
 """Samples of a pass that are enough to see a difference; of large micro-batches a part is."""
 _SHARE = 4
 """One in so many samples of a micro-batch is dealt, if these are enough: the check takes less time."""
+_FEWEST_TO_SHIFT = 4
+"""Samples of each rank of which one goes to another rank; of more, as large a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Places of the samples of each micro-batch of one rank, whose ``weight`` is that of its samples in a mean over
+    ranks."""
+
+    parts: Sequence[Tensor]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """Places of the samples of each micro-batch of one rank, in two ways that share all samples of all ranks.
+    """Two ways that share all samples of all ranks; ``words`` say what differs, equal on all ranks."""
 
-    ``weight`` is that of this rank's samples in a mean over ranks, in both ways.
-    """
-
-    planned: Sequence[Tensor]
-    other: Sequence[Tensor]
-    weight: float = 1.0
+    planned: Way
+    other: Way
+    words: str
 
     @property
     def joins(self) -> bool:
         """Whether the other way has more samples in a micro-batch, as none can be divided."""
-        return len(self.planned) > len(self.other)
+        return len(self.planned.parts) > len(self.other.parts)
 
-    @property
-    def words(self) -> str:
-        """The difference between the two ways."""
-        if len(self.planned) == len(self.other):
-            return "its samples share micro-batches with others"
-        return f"micro-batches have {len(self.other[0])} instead of {len(self.planned[0])} samples"
+
+def _words(planned: int, other: int) -> str:
+    """Words for other sizes of micro-batches of a rank."""
+    if planned == other:
+        return "its samples share micro-batches with others"
+    return f"micro-batches have {other} instead of {planned} samples"
 
 
 def drawn(num: int, seed: int, step: int) -> Tensor:
@@ -48,7 +56,8 @@ def drawn(num: int, seed: int, step: int) -> Tensor:
 
 def dealt(plan: Plan, rank: int, order: Tensor, *, has_own: bool = False) -> Dealing:
     """A micro-batch of every rank, or as many samples of it as are enough, of the places in a batch in this ``order``,
-    and the same ones in halves and on other ranks; with ``has_own`` they are of the last micro-batch of a rank, which
+    and the same ones divided otherwise: where only ranks divide the batch, some get more and some fewer of them, and
+    else they come in halves and on other ranks; with ``has_own`` they are of the last micro-batch of a rank, which
     keeps its samples.
 
     A pipeline, whose passes have fixed sizes, gets the whole batch in another order.
@@ -56,13 +65,16 @@ def dealt(plan: Plan, rank: int, order: Tensor, *, has_own: bool = False) -> Dea
     sizes, place = [_enough(size) for size in plan.samples_of_shares], plan.data_rank(rank)
     if plan.pp > 1:
         planned, other = (rank_slices(places, plan, rank) for places in (torch.arange(plan.batch), order))
-        return Dealing(planned, other, plan.weight_of(rank))
+        weight, size = plan.weight_of(rank), plan.micro_batch
+        return Dealing(Way(planned, weight), Way(other, weight), _words(size, size))
     if not has_own:
-        return _dealt(sizes, place, order)
+        return _dealt(sizes, place, order, shifts=plan.num_micro_batches == 1)
     samples = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
     halves = [size // 2 for size in sizes]
     samples = samples[order[order < len(samples)]][: 2 * halves[place] if min(halves) else sizes[place]]
-    return Dealing([samples], samples.flip(0).chunk(2 if min(halves) else 1), _dealt(sizes, place, order).weight)
+    usual = _dealt(sizes, place, order)
+    other = samples.flip(0).chunk(2 if min(halves) else 1)
+    return Dealing(Way([samples], usual.planned.weight), Way(other, usual.planned.weight), usual.words)
 
 
 def dealt_held_out(plan: Plan, rank: int, num: int) -> tuple[int, Dealing] | None:
@@ -76,22 +88,36 @@ def dealt_held_out(plan: Plan, rank: int, num: int) -> tuple[int, Dealing] | Non
     if min(sizes) < 1 or num_drawn > num:
         return None
     generator = torch.Generator().manual_seed(num_drawn)
-    return num_drawn, _dealt(sizes, plan.data_rank(rank), torch.randperm(num_drawn, generator=generator))
+    return num_drawn, _dealt(sizes, plan.data_rank(rank), torch.randperm(num_drawn, generator=generator), shifts=True)
 
 
 def _enough(num_samples: int) -> int:
     return min(num_samples, max(_ENOUGH, num_samples // _SHARE))
 
 
-def _dealt(sizes: Sequence[int], place: int, order: Tensor) -> Dealing:
-    """The rank at ``place`` has a micro-batch of as many samples as ``sizes`` says, and then the halves of another."""
+def _dealt(sizes: Sequence[int], place: int, order: Tensor, *, shifts: bool = False) -> Dealing:
+    """The rank at ``place`` has a micro-batch of as many samples as ``sizes`` says, and then the halves of another.
+
+    ``shifts``: if it may, it then has one with more samples, or with fewer, which takes less time than two.
+    """
     if max(sizes) == 1:  # a pair of samples, one after the other and together; some may be dealt twice
         pair = order[torch.arange(2 * place, 2 * place + 2) % len(order)]
-        return Dealing(pair.chunk(2), [pair])
+        return Dealing(Way(pair.chunk(2)), Way([pair]), _words(1, 2))
     halves = [samples // 2 for samples in sizes]
     num_parts = 2 if min(halves) > 0 else 1
-    sizes = [2 * half for half in halves] if num_parts == 2 else list(sizes)
-    chosen = order[: sum(sizes)]
+    planned = [2 * half for half in halves] if num_parts == 2 else list(sizes)
+    other = planned
+    if shifts and len(sizes) > 1 and min(sizes) >= _FEWEST_TO_SHIFT:
+        shift, num_parts = min(sizes) // _FEWEST_TO_SHIFT, 1
+        planned = [size - shift for size in sizes]
+        signs = [1, -1] * (len(sizes) // 2) + [0] * (len(sizes) % 2)
+        other = [size + sign * shift for size, sign in zip(planned, signs, strict=True)]
+    chosen = order[: sum(planned)]
     again = torch.cat([chosen[::2], chosen[1::2]]).flip(0)
-    planned, other = (torch.split(samples, sizes)[place] for samples in (chosen, again))
-    return Dealing([planned], other.chunk(num_parts), sizes[place] * len(sizes) / sum(sizes))
+    ways = ((chosen, planned, 1), (again, other, num_parts))
+    words = _words(planned[0], other[0] // num_parts)
+    return Dealing(*(_way(samples, parts, place, num) for samples, parts, num in ways), words)
+
+
+def _way(samples: Tensor, sizes: Sequence[int], place: int, num_parts: int) -> Way:
+    return Way(torch.split(samples, list(sizes))[place].chunk(num_parts), sizes[place] * len(sizes) / sum(sizes))

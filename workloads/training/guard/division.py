@@ -33,7 +33,7 @@ from workloads.training.attempt.evaluation import totals
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints.kept import Changes
 from workloads.training.checkpoints.owners import Snapshot, holding, owners_of
-from workloads.training.guard.dealing import Dealing, dealt, dealt_held_out, drawn
+from workloads.training.guard.dealing import Dealing, Way, dealt, dealt_held_out, drawn
 from workloads.training.guard.sketch import sketches
 from workloads.training.guard.tolerance import LEAST_LOSS, Tolerance, tolerance_of
 from workloads.training.metrics import as_pair
@@ -82,6 +82,7 @@ class DivisionGuard:
         self.gives_up = _why_not(rank)
         """Why losses and gradients are not compared; empty if they are."""
         self._gives_up_metrics = _why_not_metrics(rank)
+        self._has_compared_metrics = False
         self._read_between = _names_read(rank.workload)
         self._owners: Mapping[str, Any] = {}  # what users' code may keep something in, during a check
         self._snapshot, self._changes = Snapshot({}), Changes({})
@@ -95,12 +96,16 @@ class DivisionGuard:
         """Whether nothing can be compared."""
         return bool(self.gives_up and self._gives_up_metrics)
 
-    def check(self, step: int) -> None:
-        """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank."""
+    def check(self, step: int, *, is_last: bool = False) -> None:
+        """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank.
+
+        The last time, metrics are left out if they have been compared before, and the loss is compared: it has the same
+        model.
+        """
         self._owners = holding(owners_of(self._rank.workload, self._rank.model))
         self._snapshot, self._changes = Snapshot(self._owners), Changes(self._owners)
         try:
-            self._check(step)
+            self._check(step, of_metrics=not is_last or bool(self.gives_up) or not self._has_compared_metrics)
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
             raise DependsOnDivision(
                 f"step {step + 1} fails with fewer samples than planned in a pass: {type(error).__name__}: {error}"
@@ -108,7 +113,7 @@ class DivisionGuard:
         finally:
             self._owners, self._snapshot, self._changes = {}, Snapshot({}), Changes({})  # which hold memory
 
-    def _check(self, step: int) -> None:
+    def _check(self, step: int, *, of_metrics: bool) -> None:
         rank = self._rank
         if not self.gives_up:
             order = drawn(rank.job.plan.batch, rank.job.seed, step)
@@ -122,26 +127,29 @@ class DivisionGuard:
                     raise DependsOnDivision(f"{difference[0]} in step {step + 1}{in_phase} when {difference[1]}")
             begin_phase(rank.model, "")
             updates.losses.clear()
-        if not self._gives_up_metrics and (difference := self._difference_of_metrics(step)):
+        if not of_metrics or self._gives_up_metrics:
+            return
+        self._has_compared_metrics = True
+        if difference := self._difference_of_metrics(step):
             raise DependsOnDivision(f"{difference[0]} after step {step + 1} when {difference[1]}")
 
     def _difference(self, loss: Loss, step: int, dealing: Dealing) -> tuple[str, str] | None:
         """Words for a difference and for its cause, which all ranks get; None if there is none."""
-        planned = self._passes(loss, step, dealing.planned, dealing.weight)
+        planned = self._passes(loss, step, dealing.planned)
         if self._rank.any(planned.draws) and not self._leaves_out_all:
             self._leaves_out_all = True
-            planned = self._passes(loss, step, dealing.planned, dealing.weight)
+            planned = self._passes(loss, step, dealing.planned)
         if self._rank.any(planned.draws):
             self.gives_up = "the loss draws random numbers"
             return None
         if max(self._rank.job.plan.samples_of_shares) == 1 and self._rank.job.plan.pp == 1:
             return self._difference_of_pair(loss, step, dealing, planned)
-        other = self._passes(loss, step, dealing.other, dealing.weight)
+        other = self._passes(loss, step, dealing.other)
         left = _different_left(planned, other, self._tolerance.loss)
         words = self._different(planned, other) or self._rank.first(left)
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
             ways = (dealing.planned, dealing.other)
-            words = self._different(*(self._passes(loss, step, way, dealing.weight, repeats=2) for way in ways))
+            words = self._different(*(self._passes(loss, step, way, repeats=2) for way in ways))
         if not words and self._rank.job.plan.pp > 1:  # in either way, its micro-batches have the same size
             return self._different_half(loss, step, dealing, planned)
         return (words, dealing.words) if words else None
@@ -157,7 +165,7 @@ class DivisionGuard:
             return difference
         if not dealing.joins:
             return None
-        words = self._different(*(self._forward(loss, step, way) for way in (dealing.planned, dealing.other)))
+        words = self._different(*(self._forward(loss, step, way.parts) for way in (dealing.planned, dealing.other)))
         return (words, dealing.words) if words else None
 
     def _different_half(self, loss: Loss, step: int, dealing: Dealing, planned: _Passes) -> tuple[str, str] | None:
@@ -168,7 +176,7 @@ class DivisionGuard:
             returned = loss(model, batch)
             return (returned[0] / 2, returned[1]) if isinstance(returned, tuple) else returned / 2
 
-        other = self._passes(halved, step, dealing.planned, dealing.weight)
+        other = self._passes(halved, step, dealing.planned)
         assert planned.gradients is not None and other.gradients is not None
         if words := self._rank.first(self._different_gradient(planned.gradients, 2 * other.gradients)):
             return words, "its loss counts half as much, as it does beside another sample"
@@ -182,7 +190,7 @@ class DivisionGuard:
             return None
         num_drawn, dealing = dealt_samples
         indices = drawn(min(rank.workload.num_eval, FEW), rank.job.seed, step)[:num_drawn]
-        planned, other = (self._metrics(indices, way) for way in (dealing.planned, dealing.other))
+        planned, other = (self._metrics(indices, way.parts) for way in (dealing.planned, dealing.other))
         if rank.any(planned.draws):
             self._gives_up_metrics = "metrics draw random numbers"
             return None
@@ -211,22 +219,22 @@ class DivisionGuard:
         percent = 100 * float(difference[place] / size[place])
         return f"the gradient of {name} changes by {percent:.2g} %"
 
-    def _passes(self, loss: Loss, step: int, parts: Sequence[Tensor], weight: float, repeats: int = 1) -> _Passes:
+    def _passes(self, loss: Loss, step: int, way: Way, repeats: int = 1) -> _Passes:
         """The last passes of micro-batches with the samples at these places of a step, which are repeated."""
         rank = self._rank
         model, plan, probe = rank.model, rank.job.plan, _Probe(rank.model)
         optimizer = cast(torch.optim.Optimizer, probe)
-        with kept_generators(rank.workload), self._unchanged(weight):
+        with kept_generators(rank.workload), self._unchanged(way.weight):
             for _ in range(repeats):
-                batches, before = self._begin(step, parts)
-                own_loss = phase_step(rank.workload, loss, model, optimizer, batches, len(parts))
+                batches, before = self._begin(step, way.parts)
+                own_loss = phase_step(rank.workload, loss, model, optimizer, batches, len(way.parts))
             draws = drawn_from(rank.workload) != before
-            factor = updates_of(model).loss_factor(len(parts))
+            factor = updates_of(model).loss_factor(len(way.parts))
             changed = [(owner, name, value) for owner, name, value, _ in self._changes.found(self._owners)]
             left = {
                 name: _numbers_in(value) for owner, name, value in changed if not owner and name in self._read_between
             }
-        total = rank.sum(own_loss.detach().double().cpu() * weight)  # in a pipeline only the last stage has a loss
+        total = rank.sum(own_loss.detach().double().cpu() * way.weight)  # in a pipeline only the last stage has a loss
         sums = {"the loss": (float(total) * plan.pp, float(plan.world_size))}
         return _Passes(sums, probe.gradients / factor, draws, bool(changed), left)
 
