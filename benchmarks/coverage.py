@@ -16,7 +16,6 @@ from collections.abc import Mapping
 
 from benchmarks.covering import mistakes
 from benchmarks.covering.parts import (
-    calling_part,
     evaluations_part,
     families_part,
     first_answers_part,
@@ -41,7 +40,6 @@ PARTS: Mapping[str, Part] = {
     "evaluations": evaluations_part,
     "masks": masks_part,
     "heads": heads_part,
-    "calling": calling_part,
     "largest": largest_part,
     "first": first_answers_part,
     "mistakes": mistakes,

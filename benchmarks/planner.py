@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.planning import aceso_part, gangs_part, plans_part, search_part, simulator_part
+from benchmarks.planning import gangs_part, search_part, simulator_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.planner --results FILE --write PAGE"
 PARTS: Mapping[str, Part] = {
     "search": search_part,
-    "plans": plans_part,
     "simulator": simulator_part,
     "gangs": gangs_part,
-    "aceso": aceso_part,
 }
 
 

@@ -53,30 +53,37 @@ class Complete:
 
 
 def complete() -> Iterator[Complete]:
-    """All workloads with their plans that divide a batch, those whose time counts last."""
+    """All workloads, those whose time counts last, under plans that divide a batch.
+
+    Those whose time counts take turns with two plans. Each of the others has the two of its plans that those before it
+    use least, so that every plan is among them.
+    """
+    uses = Counter[Plan]()
     for feature in (*FEATURES, *PAPERS):
-        yield from (Complete(feature, plan, FEW) for plan in feature.plans if plan.layout.divides_batch)
-    for file in sorted(EXAMPLES.glob("**/*.yaml")):
-        if "workload:" in file.read_text():
-            yield from _example(file)
+        plans = [plan for plan in feature.plans if plan.layout.divides_batch]
+        rarest = sorted(plans, key=uses.__getitem__)[:2]
+        uses.update(rarest)
+        yield from (Complete(feature, plan, FEW) for plan in rarest)
+    files = [file for file in sorted(EXAMPLES.glob("**/*.yaml")) if "workload:" in file.read_text()]
+    long = [feature for file in files if (feature := _example(file))]
     for number, params in enumerate(draw(0, NUM_LIVE, MANY).candidates):
-        yield from _divided(f"live study, trial {number}", WORKLOAD, FOLDER, params, BATCH)
+        long.append(_divided(f"live study, trial {number}", WORKLOAD, FOLDER, params, BATCH))
+    yield from (Complete(feature, feature.plans[number % 2], MANY) for number, feature in enumerate(long))
 
 
-def _example(file: Path) -> Iterator[Complete]:
-    """The first candidate of a study with a user's file that trains each candidate by itself."""
+def _example(file: Path) -> Feature | None:
+    """The first candidate of a study with a user's file that trains each candidate by itself, or None."""
     spec = parse_study(file.read_text())
     if not is_file(spec.workload) or spec.search.one_shot is not None:
-        return
+        return None
     (params,) = Search(spec).propose([], 0, 1)
     batch = params.get("batch", load_workload(spec.workload, file.parent)(params).default_batch)
-    yield from _divided(str(file.relative_to(EXAMPLES)), spec.workload, file.parent, params, batch)
+    return _divided(str(file.relative_to(EXAMPLES)), spec.workload, file.parent, params, batch)
 
 
-def _divided(name: str, workload: str, folder: Path, params: Mapping[str, Any], batch: int) -> Iterator[Complete]:
+def _divided(name: str, workload: str, folder: Path, params: Mapping[str, Any], batch: int) -> Feature:
     plans = Plan(batch // 2, 2), Plan(batch // 2, dp_shard=2)
-    feature = Feature(name, workload, plans, params, folder=folder)
-    yield from (Complete(feature, plan, MANY) for plan in plans)
+    return Feature(name, workload, plans, params, folder=folder)
 
 
 def figures(answers: Mapping[Complete, Mapping[str, Any]]) -> dict[str, float]:

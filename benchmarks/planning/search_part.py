@@ -1,13 +1,11 @@
 """Checks the search for the fastest plan against two others, and measures how long it takes for large models.
 
 Small random questions are answered by trying every plan, and by a mixed-integer program. Large ones have the costs of
-GPT models (``gpt.py``). Run alone, it prints every case, and last the figures as one line of JSON.
+GPT models (``gpt.py``).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
@@ -218,20 +216,3 @@ def _member(case: Mixed, name: str) -> Member:
         return member
     flops = 3 * 24 * model.length * model.num_blocks * model.width**2
     return replace(member, seconds_per_sample=flops / _FP32[name], fixed_seconds=0.0)
-
-
-def main() -> None:
-    """Run all cases, and print them and the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="only a few cases, to check that everything runs")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random questions (0)")
-    options = parser.parse_args()
-    results = []
-    for case in cases(options.quick, options.seed):
-        results.append(measure(case, inf))
-        print(f"{case}: {', '.join(results[-1].row())}", flush=True)
-    print(json.dumps(figures(results)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,12 @@
 """Compares simulated seconds of a pipeline's step with what four real ranks of torch take for the same order.
 
 Passes sleep for as long as the simulation says that they take. So what is compared is the schedule: who waits for whom
-in ``torch.distributed.pipelining``, and for how long. ``python -m benchmarks.planning.simulator_part`` runs it alone.
+in ``torch.distributed.pipelining``, and for how long.
 """
 
 from __future__ import annotations
 
-import argparse
 import atexit
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -191,22 +189,3 @@ def _ranks(seconds: float) -> tuple[Ranks, float]:
     ranks = Ranks(NUM_RANKS)
     atexit.register(ranks.end)
     return ranks, ranks.latency_seconds(seconds)
-
-
-def main() -> None:
-    """Run all cases, print each, and last the figures as one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="only one case, to check that everything runs")
-    parser.add_argument("--cases", default="", metavar="WORDS", help="run only cases with these words in their name")
-    parser.add_argument("--seconds", type=float, default=120, help="time limit for the real run of a case (120 s)")
-    options = parser.parse_args()
-    results = []
-    for case in cases(options.quick, 0):
-        if options.cases in str(case):
-            results.append(measure(case, options.seconds))
-            print(*(cell.rjust(7) for cell in results[-1].row()), f" {case}", flush=True)
-    print(json.dumps(figures(results)))
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from benchmarks.running.results import Finding
@@ -73,13 +72,4 @@ class HasNotes(Protocol):
 
     def notes(self, findings: Sequence[Finding], /) -> list[str]:
         """Lines to print at the end."""
-        ...
-
-
-@runtime_checkable
-class HasPictures(Protocol):
-    """A part whose page shows pictures."""
-
-    def write_pictures(self, findings: Sequence[Finding], page_folder: Path, /) -> None:
-        """Write them below the folder of the page."""
         ...

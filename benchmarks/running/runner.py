@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.running.part import HasNotes, HasOptions, HasOrder, HasPictures, Part
+from benchmarks.running.part import HasNotes, HasOptions, HasOrder, Part
 from benchmarks.running.results import Finding, Results, Section, page
 
 
@@ -61,9 +61,6 @@ def run_parts(
             closing += part.notes(findings) if isinstance(part, HasNotes) else failures(name, findings)
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
-        for name, part in parts.items():
-            if isinstance(part, HasPictures):
-                part.write_pictures(sections[name].findings, options.write.parent)
         options.write.write_text(page(title, command, list(sections.values())))
     for line in closing:
         print(line)

@@ -4,7 +4,6 @@ from collections import namedtuple
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from .base import Block, Form, Net, errors
@@ -116,65 +115,11 @@ class Looped(Form):
     net = LoopedNet
 
 
-class RepeatedNet(Net):
-    def body(self, x):
-        for block in self.blocks:
-            x = block(block(x))
-        return x
-
-
-class Repeated(Form):
-    """Each block runs twice before the next one does."""
-
-    net = RepeatedNet
-
-
 class OneBlock(Form):
     """The list of blocks holds one block several times (ALBERT)."""
 
     def make_blocks(self):
         return [self.block(self.width)] * 3
-
-
-class ReversedNet(Net):
-    def body(self, x):
-        for block in reversed(self.blocks):
-            x = block(x)
-        return x
-
-
-class Reversed(Form):
-    """Blocks run from the last of the list to the first."""
-
-    net = ReversedNet
-
-
-class BranchesNet(Net):
-    def body(self, x):
-        return x + sum(block(x) for block in self.blocks) / len(self.blocks)
-
-
-class Branches(Form):
-    """All blocks take the same input, and their results are added up."""
-
-    net = BranchesNet
-
-
-class SkipsNet(Net):
-    def body(self, x):
-        seen = []
-        for number, block in enumerate(self.blocks):
-            if number > len(self.blocks) // 2:
-                x = x + seen.pop()
-            x = block(x)
-            seen.append(x)
-        return x
-
-
-class Skips(Form):
-    """Later blocks also take what earlier ones have returned (U-ViT)."""
-
-    net = SkipsNet
 
 
 class ExitsNet(Net):
@@ -226,16 +171,6 @@ class ReentrantAround(Form):
     net = AroundNet
 
 
-class OwnNet(AroundNet):
-    reentrant = False
-
-
-class CheckpointAround(Form):
-    """The model recomputes each block by a checkpoint that is not re-entrant."""
-
-    net = OwnNet
-
-
 class FrozenNet(Net):
     def body(self, x):
         half = len(self.blocks) // 2
@@ -251,25 +186,6 @@ class LowerHalfFrozen(Form):
     """The first half of the blocks runs under ``no_grad``."""
 
     net = FrozenNet
-
-
-class LocalNet(Net):
-    def __init__(self, width, blocks):
-        super().__init__(width, blocks)
-        self.exits = nn.Linear(width, 16)
-
-    def forward(self, words):
-        x, exits = self.words(words), []
-        for block in self.blocks:
-            x = block(x.detach())
-            exits.append(self.exits(x))
-        return [*exits, self.head(x)]
-
-
-class Local(EarlyExits):
-    """No gradient passes from one block to another: each has a loss of its own."""
-
-    net = LocalNet
 
 
 class ChangedNet(Net):

@@ -2,7 +2,7 @@
 
 import torch
 
-from .base import WORDS, Block, Form, Net, distance, errors
+from .base import Block, Form, Net, distance, errors
 
 
 class MadeBefore(Form):
@@ -14,15 +14,6 @@ class MadeBefore(Form):
 
     def build_model(self):
         return self.model
-
-
-class Rollouts(MadeBefore):
-    """Batches come from the model as it is now: its own answers are the inputs, as in reinforcement learning."""
-
-    def train_batch(self, indices):
-        with torch.no_grad():
-            words = (self.model(self.inputs[indices]).argmax(-1) + self.inputs[indices]) % WORDS
-        return words, (3 * words + words.roll(1, 1)) % WORDS
 
 
 class Kept(Form):

@@ -3,7 +3,6 @@
 import copy
 
 import torch
-from torch.nn import functional
 
 from .base import WORDS, Form, Net, distance, errors
 
@@ -18,37 +17,6 @@ class Twice(Form):
         words, labels = batch
         there, back = model(words), model(words.flip(1)).flip(1)
         return errors(there, labels) + 0.5 * distance(there, back)
-
-
-class Triplet(Form):
-    """An anchor, a text that is like it and one that is not, each in a call of its own."""
-
-    def losses(self, model, batch):
-        words, labels = batch
-        anchor, near, far = (model(tokens) for tokens in (words, words.roll(1, 1), (words + 5) % WORDS))
-        return functional.relu(distance(anchor, near) - distance(anchor, far) + 1) + errors(anchor, labels)
-
-
-class OwnTeacher(Form):
-    """The model's own answer to the reversed text, without gradients, is the target of its answer to the text."""
-
-    def losses(self, model, batch):
-        words, labels = batch
-        with torch.no_grad():
-            target = model(words.flip(1)).flip(1)
-        logits = model(words)
-        return errors(logits, labels) + 0.5 * distance(logits, target)
-
-
-class TeacherAfter(Form):
-    """Calls the model as ``OwnTeacher`` does, with the pass without gradients last."""
-
-    def losses(self, model, batch):
-        words, labels = batch
-        logits = model(words)
-        with torch.no_grad():
-            target = model(words.flip(1)).flip(1)
-        return errors(logits, labels) + 0.5 * distance(logits, target)
 
 
 class Taught(Net):
@@ -92,18 +60,6 @@ class BodyThenHead(Form):
         return errors(model(model(words, "body"), "head"), labels)
 
 
-class HiddenTwice(Form):
-    """The hidden states of two texts are mixed between the two calls of the head."""
-
-    net = Split
-
-    def losses(self, model, batch):
-        words, labels = batch
-        features, other = model(words, "body"), model(words.flip(1), "body")
-        mixed = model(0.7 * features + 0.3 * other, "head")
-        return errors(mixed, labels) + 0.5 * errors(model(features, part="head"), labels)
-
-
 class Perturbed(Form):
     """A second pass of texts whose wrongly labelled words, by the first pass, are exchanged (hard examples)."""
 
@@ -113,15 +69,6 @@ class Perturbed(Form):
         with torch.no_grad():
             harder = torch.where(logits.argmax(-1) == labels, words, words.roll(1, 1))
         return errors(logits, labels) + 0.5 * errors(model(harder), labels)
-
-
-class Halves(Form):
-    """The loss computes the two halves of each text one after another (chunked sequences)."""
-
-    def losses(self, model, batch):
-        words, labels = batch
-        halves = [model(part) for part in words.chunk(2, 1)]
-        return errors(torch.cat(halves, 1), labels)
 
 
 class Refined(Net):
@@ -151,14 +98,3 @@ class SelfConditioned(Form):
         with torch.no_grad():
             first = model(words)
         return errors(model(words, before=first), labels)
-
-
-class Recycled(Form):
-    """Calls the model twice as ``SelfConditioned`` does, with gradients through both calls (recycling)."""
-
-    net = Refined
-
-    def losses(self, model, batch):
-        words, labels = batch
-        first = model(words)
-        return errors(model(words, before=first.softmax(-1)), labels) + 0.5 * errors(first, labels)

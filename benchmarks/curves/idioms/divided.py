@@ -73,64 +73,6 @@ class BuffersInChain(Points):
         return self.Net(*(BufferBlock(shift) for shift in range(4)))
 
 
-class DoubleNormBlock(Block):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH, dtype=torch.float64)
-
-    def forward(self, x):
-        return x + self.linear(self.norm(x.double()).float()).tanh()
-
-
-class TwoTypesInChain(Points):
-    """A pipeline whose blocks contain parameters in fp32 and in fp64; the head is all in fp64.
-
-    From https://github.com/pytorch/pytorch/issues/156784 (FSDP2: different dtypes for parameters of one group).
-    """
-
-    class Net(PointChain):
-        def __init__(self, *blocks):
-            super().__init__(*blocks)
-            self.head.double()
-
-        def leave(self, x):
-            return self.head(x.double())
-
-    def build_model(self):
-        return self.Net(*(DoubleNormBlock() for _ in range(4)))
-
-
-class DoubleHidden(Points):
-    """A pipeline in which all is fp64, also what the stages send to each other.
-
-    From https://github.com/Lightning-AI/pytorch-lightning/issues/20239 (models that are not in fp32).
-    """
-
-    class Net(PointChain):
-        def enter(self, points):
-            return self.first(points.double())
-
-    def build_model(self):
-        return self.Net(*(Block() for _ in range(4))).double()
-
-
-class ClampedBlock(Block):
-    def forward(self, x):
-        with torch.no_grad():
-            self.linear.weight.clamp_(-0.15, 0.15)
-        return super().forward(x)
-
-
-class ClampedInChain(Points):
-    """A pipeline whose blocks clamp their weights in each pass.
-
-    From https://github.com/martinarjovsky/WassersteinGAN/issues/32 (which parameters are clamped).
-    """
-
-    def build_model(self):
-        return PointChain(*(ClampedBlock() for _ in range(4)))
-
-
 class SharedInChain(Points):
     """A pipeline in which the first block and the last have one common weight.
 
@@ -140,19 +82,6 @@ class SharedInChain(Points):
     def build_model(self):
         model = PointChain(*(Block() for _ in range(4)))
         model.blocks[3].linear.weight = model.blocks[0].linear.weight
-        return model
-
-
-class FrozenInChain(Points):
-    """A pipeline whose first half is frozen; nothing that the first stage holds needs a gradient.
-
-    From https://github.com/pytorch/pytorch/issues/83204 (freezing parts of a model under FSDP).
-    """
-
-    def build_model(self):
-        model = PointChain(*(Block() for _ in range(4)))
-        for module in (model.first, *model.blocks[:2]):
-            module.requires_grad_(False)
         return model
 
 
@@ -243,41 +172,6 @@ class FrozenNormSplit(Texts):
             block.norm2.requires_grad_(False)
             block.attention.qkv.bias.requires_grad_(False)
             block.feed_forward.down.weight.requires_grad_(False)
-        return model
-
-
-class ScaledBlock(SplitBlock):
-    """Learned scales of both branches, which ``split`` does not name."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale1, self.scale2 = nn.Parameter(torch.full((WIDTH,), 0.5)), nn.Parameter(torch.full((WIDTH,), 0.5))
-
-    def forward(self, x):
-        x = x + self.scale1 * self.attention(self.norm1(x))
-        return x + self.scale2 * self.feed_forward(self.norm2(x))
-
-
-class ScaledSplit(Texts):
-    """Split blocks with parameters of their own besides the layers that are split (layer scale).
-
-    From https://github.com/NVIDIA/Megatron-LM/issues/1446 (gradients that differ between ranks of a sequence).
-    """
-
-    def build_model(self):
-        return SplitReader(ScaledBlock(), ScaledBlock())
-
-
-class SharedSplit(Texts):
-    """Split blocks that share the weights of their feed-forward; their biases differ.
-
-    From https://github.com/facebookresearch/lingua/issues/84 (all layers share the weight of their feed-forward).
-    """
-
-    def build_model(self):
-        model = SplitReader(SplitBlock(), SplitBlock())
-        for name in ("up", "down"):
-            getattr(model.blocks[1].feed_forward, name).weight = getattr(model.blocks[0].feed_forward, name).weight
         return model
 
 

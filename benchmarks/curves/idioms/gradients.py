@@ -5,7 +5,7 @@ from torch import nn
 from torch.func import functional_call, jvp, vmap
 from torch.nn import functional
 
-from .points import CLASSES, FEATURES, WIDTH, Points, Stack
+from .points import WIDTH, Points, Stack
 
 
 class Block(nn.Module):
@@ -15,58 +15,6 @@ class Block(nn.Module):
 
     def forward(self, x):
         return x + self.linear(x).tanh()
-
-
-def scale_gradient(module, inputs, outputs):
-    return tuple(None if gradient is None else 0.5 * gradient for gradient in inputs)
-
-
-class BackwardHooks(Points):
-    """A backward hook on a layer of each block, and on each block, halves the gradient that passes through.
-
-    From https://github.com/facebookresearch/fairscale/issues/1101 (backward hooks of the user's own under FSDP).
-    """
-
-    def build_model(self):
-        model = Stack(*(Block() for _ in range(2)))
-        for block in model.blocks:
-            block.linear.register_full_backward_hook(scale_gradient)
-            block.register_full_backward_hook(scale_gradient)
-        return model
-
-
-class ForwardHooks(Points):
-    """Forward hooks: one changes each block's input, one its output, one keeps features for the loss.
-
-    From https://github.com/pytorch/pytorch/issues/95617 (forward hooks and what they see).
-    """
-
-    class Net(Stack):
-        def __init__(self, *blocks):
-            super().__init__(*blocks)
-            self.features = {}
-            for number, block in enumerate(blocks):
-                block.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 0.9,))
-                block.register_forward_hook(lambda module, inputs, output: output + 0.1)
-                block.linear.register_forward_hook(self.keep(number))
-
-        def keep(self, number):
-            def hook(module, inputs, output):
-                self.features[number] = output
-
-            return hook
-
-        def forward(self, x):
-            logits = super().forward(x)
-            return logits, self.features[0].square().mean(-1)
-
-    def build_model(self):
-        return self.Net(Block(), Block())
-
-    def losses(self, model, batch):
-        points, labels = batch
-        logits, sizes = model(points)
-        return functional.cross_entropy(logits, labels, reduction="none") + 0.1 * sizes
 
 
 class HooksOnParameters(Points):
@@ -124,32 +72,6 @@ class GradientPenalty(Points):
         return losses + 0.5 * slopes.square().sum(-1)
 
 
-class Forces(Points):
-    """The model's output is a gradient of its own energy by its input, also in evaluation (molecular potentials).
-
-    From https://github.com/soran-ghaderi/torchebm/pull/251 (score matching under FSDP2).
-    """
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.energy = Stack(*(Block() for _ in range(2)))
-
-        def forward(self, points):
-            with torch.enable_grad():
-                points = points.detach().requires_grad_()
-                energies = self.energy(points).square().sum(-1)
-                (forces,) = torch.autograd.grad(energies.sum(), points, create_graph=self.training)
-            return -forces
-
-    def build_model(self):
-        return self.Net()
-
-    def losses(self, model, batch):
-        points, _ = batch
-        return (model(points) - points.sin()).square().mean(-1)
-
-
 class DirectionalDerivative(Points):
     """The loss contains a derivative along a direction, by forward-mode differentiation of the model.
 
@@ -195,45 +117,6 @@ class MappedOverSamples(Points):
 
     def build_model(self):
         return Stack(*(MappedBlock() for _ in range(2)))
-
-
-class Reverse(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return -0.3 * gradient
-
-
-class ReversedGradients(Points):
-    """A second head learns what the features should not tell; its gradient is reversed (domain adaptation).
-
-    From https://github.com/pytorch/pytorch/issues/106637 (two losses of one forward pass under FSDP).
-    """
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(FEATURES, WIDTH)
-            self.blocks = nn.ModuleList(Block() for _ in range(2))
-            self.head, self.domain = nn.Linear(WIDTH, CLASSES), nn.Linear(WIDTH, 1)
-
-        def forward(self, points):
-            x = self.first(points)
-            for block in self.blocks:
-                x = block(x)
-            return self.head(x), self.domain(Reverse.apply(x))[:, 0]
-
-    def build_model(self):
-        return self.Net()
-
-    def losses(self, model, batch):
-        points, labels = batch
-        logits, domains = model(points)
-        domain_loss = functional.binary_cross_entropy_with_logits(domains, (points[:, 0] > 0).float(), reduction="none")
-        return functional.cross_entropy(logits, labels, reduction="none") + domain_loss
 
 
 class Binarize(torch.autograd.Function):

@@ -3,10 +3,8 @@
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from torch.utils.checkpoint import checkpoint
 
-from .points import LENGTH, WIDTH, WORDS, Points, Stack, Texts
+from .points import WIDTH, WORDS, Points, Stack, Texts
 
 
 class TextNet(nn.Module):
@@ -42,29 +40,6 @@ class LstmBlocks(Texts):
 
     def build_model(self):
         return TextNet(LstmBlock(), LstmBlock())
-
-
-class GruBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gru = nn.GRU(WIDTH, WIDTH, num_layers=2)
-        self.start = nn.Parameter(torch.zeros(2, 1, WIDTH))
-
-    def forward(self, x):
-        lengths = torch.full((len(x),), x.shape[1] - 1)
-        packed = pack_padded_sequence(x, lengths, batch_first=True)
-        states, _ = self.gru(packed, self.start.expand(-1, len(x), -1).contiguous())
-        return x + pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0]
-
-
-class PackedGru(Texts):
-    """GRUs of two layers on packed sequences, time first, with a first state that is learned.
-
-    From https://github.com/pytorch/pytorch/issues/2460 (packed sequences and the weights of recurrent layers).
-    """
-
-    def build_model(self):
-        return TextNet(GruBlock(), GruBlock())
 
 
 class CellBlock(nn.Module):
@@ -112,27 +87,6 @@ class AttentionBlocks(Texts):
         return TextNet(AttentionBlock(), AttentionBlock())
 
 
-class EncoderLayers(Texts):
-    """torch's transformer encoder, whose layers take another path in evaluation.
-
-    From https://github.com/pytorch/pytorch/issues/26698 (MultiheadAttention and DDP).
-    """
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(WORDS, WIDTH, padding_idx=0)
-            layer = nn.TransformerEncoderLayer(WIDTH, 2, 32, dropout=0.0, batch_first=True)
-            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-            self.head = nn.Linear(WIDTH, WORDS)
-
-        def forward(self, words):
-            return self.head(self.encoder(self.words(words), src_key_padding_mask=words == 0))
-
-    def build_model(self):
-        return self.Net()
-
-
 class SparseBlock(nn.Module):
     def __init__(self):
         super().__init__()
@@ -163,45 +117,6 @@ class SparseEmbedding(Texts):
 
     def optimizer(self, model):
         return torch.optim.SGD(model.parameters(), lr=0.05)
-
-
-class BagBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.bags = nn.EmbeddingBag(WORDS, WIDTH, mode="sum", include_last_offset=True)
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x, words, offsets, weights):
-        return x + self.linear(x + self.bags(words, offsets, per_sample_weights=weights)).tanh()
-
-
-class EmbeddingBags(Texts):
-    """Bags of words by offsets, with weights that are parameters too; they predict how often the first word comes.
-
-    From https://github.com/deepspeedai/DeepSpeed/pull/1484 (gradients of Embedding and EmbeddingBag).
-    """
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weights = nn.Parameter(torch.ones(WORDS))
-            self.start = nn.Parameter(torch.zeros(WIDTH))
-            self.blocks = nn.ModuleList(BagBlock() for _ in range(2))
-            self.head = nn.Linear(WIDTH, 1)
-
-        def forward(self, words):
-            offsets = torch.arange(len(words) + 1, device=words.device) * LENGTH
-            x, words = self.start.expand(len(words), WIDTH), words.flatten()
-            for block in self.blocks:
-                x = block(x, words, offsets, self.weights[words])
-            return self.head(x)[:, 0]
-
-    def build_model(self):
-        return self.Net()
-
-    def losses(self, model, batch):
-        words, _ = batch
-        return (model(words) - (words == words[:, :1]).sum(1)).square() / 20
 
 
 class InPlaceBlock(nn.Module):
@@ -283,36 +198,3 @@ class CompiledPart(Points):
 
     def build_model(self):
         return Stack(CompiledBlock(), CompiledBlock())
-
-
-class CheckpointedBlock(nn.Module):
-    def __init__(self, use_reentrant):
-        super().__init__()
-        self.use_reentrant = use_reentrant
-        self.up, self.down = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
-
-    def feed_forward(self, x):
-        return self.down(self.up(x).tanh())
-
-    def forward(self, x):
-        return x + checkpoint(self.feed_forward, x, use_reentrant=self.use_reentrant)
-
-
-class CheckpointedParts(Points):
-    """Blocks that checkpoint a part of themselves, without re-entrant autograd.
-
-    From https://github.com/pytorch/pytorch/pull/89781 (FSDP with checkpointed submodules).
-    """
-
-    def build_model(self):
-        return Stack(*(CheckpointedBlock(use_reentrant=False) for _ in range(2)))
-
-
-class ReentrantParts(Points):
-    """Blocks that checkpoint a part of themselves, with re-entrant autograd.
-
-    From https://github.com/pytorch/pytorch/pull/92935 (FSDP and re-entrant checkpoints: silent errors).
-    """
-
-    def build_model(self):
-        return Stack(*(CheckpointedBlock(use_reentrant=True) for _ in range(2)))

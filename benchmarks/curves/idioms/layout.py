@@ -61,50 +61,6 @@ class TransposedWeights(Points):
         return Stack(*(TransposedBlock() for _ in range(2)))
 
 
-class PermutedBlock(nn.Module):
-    """Each of four heads has a matrix of its own; a scale starts out equal for all of a head's outputs."""
-
-    def __init__(self):
-        super().__init__()
-        self.kernel = nn.Parameter((torch.randn(WIDTH, 4, WIDTH) * 0.1).permute(1, 2, 0))
-        self.scale = nn.Parameter(torch.rand(4, 1).expand(4, WIDTH).clone())
-
-    def forward(self, x):
-        heads = torch.einsum("ni,hoi->nho", x, self.kernel)
-        return x + (heads.tanh() * self.scale).sum(1)
-
-
-class PermutedWeights(Points):
-    """A permuted kernel of three dimensions, and a scale that was expanded and then cloned.
-
-    From https://github.com/pytorch/pytorch/pull/137000 (FSDP2 checks that parameters are contiguous).
-    """
-
-    def build_model(self):
-        return Stack(*(PermutedBlock() for _ in range(2)))
-
-
-class PaddedBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        padded = torch.randn(WIDTH * (WIDTH + 4)) * 0.2
-        self.weight = nn.Parameter(torch.as_strided(padded, (WIDTH, WIDTH), (WIDTH + 4, 1)))
-        self.bias = nn.Parameter(torch.zeros(WIDTH))
-
-    def forward(self, x):
-        return x + functional.linear(x, self.weight, self.bias).tanh()
-
-
-class PaddedRows(Points):
-    """Weights made by as_strided, whose rows are padded: their storage is larger than they are.
-
-    From https://github.com/pytorch/pytorch/pull/137000 (FSDP2 checks that parameters are contiguous).
-    """
-
-    def build_model(self):
-        return Stack(*(PaddedBlock() for _ in range(2)))
-
-
 class FusedStorageBlock(nn.Module):
     def __init__(self):
         super().__init__()

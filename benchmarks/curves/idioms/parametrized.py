@@ -2,9 +2,9 @@
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize, spectral_norm
+from torch.nn.utils import parametrizations, parametrize
 
-from .points import WIDTH, Images, Points, Stack
+from .points import WIDTH, Points, Stack
 
 
 class Residual(nn.Module):
@@ -14,40 +14,6 @@ class Residual(nn.Module):
 
     def forward(self, x):
         return x + self.linear(x).tanh()
-
-
-class SpectralNormByHook(Points):
-    """Spectral normalisation by torch's older function, whose hook writes its vectors in place.
-
-    From https://github.com/pytorch/pytorch/pull/13350 (spectral normalisation and DataParallel).
-    """
-
-    def build_model(self):
-        return Stack(*(Residual(spectral_norm(nn.Linear(WIDTH, WIDTH))) for _ in range(2)))
-
-
-class SpectralNormOfConvolutions(Images):
-    """Spectral normalisation as a parametrization, in convolutional blocks that are called twice in a pass.
-
-    From https://github.com/pytorch/pytorch/pull/62293 (vectors of the power iteration that backward still needs).
-    """
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Conv2d(2, 6, 3, padding=1)
-            convolutions = [nn.Conv2d(6, 6, 3, padding=1) for _ in range(2)]
-            self.blocks = nn.ModuleList(Residual(parametrizations.spectral_norm(conv)) for conv in convolutions)
-            self.head = nn.Linear(6, 4)
-
-        def forward(self, images):
-            x = self.first(images)
-            for block in [*self.blocks, *self.blocks]:
-                x = block(x)
-            return self.head(x.mean((2, 3)))
-
-    def build_model(self):
-        return self.Net()
 
 
 class SpectralNorm(Points):
@@ -69,28 +35,6 @@ class WeightNorm(Points):
 
     def build_model(self):
         return Stack(*(Residual(parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))) for _ in range(2)))
-
-
-class Orthogonal(Points):
-    """Orthogonal weights, which a parametrization computes by a Cayley map.
-
-    From https://github.com/pytorch/pytorch/pull/103001 (parametrizations and how they are saved).
-    """
-
-    def build_model(self):
-        linears = [nn.Linear(WIDTH, WIDTH) for _ in range(2)]
-        options = {"orthogonal_map": "cayley", "use_trivialization": False}
-        return Stack(*(Residual(parametrizations.orthogonal(linear, **options)) for linear in linears))
-
-
-class OrthogonalByDefault(Points):
-    """Orthogonal weights by torch's defaults, which compare values in the constructor and keep a base as a buffer.
-
-    From https://github.com/pytorch/pytorch/pull/59564 (what parametrizations compute when they are registered).
-    """
-
-    def build_model(self):
-        return Stack(*(Residual(parametrizations.orthogonal(nn.Linear(WIDTH, WIDTH))) for _ in range(2)))
 
 
 class Symmetric(nn.Module):

@@ -41,22 +41,6 @@ class EmaInPlace(Points):
         return Stack(*(InPlaceTarget() for _ in range(2)))
 
 
-class DataTarget(MovingTarget):
-    def follow(self):
-        for target, online in zip(self.target.parameters(), self.online.parameters(), strict=True):
-            target.data = target.data * 0.8 + online.data * 0.2
-
-
-class EmaByData(Points):
-    """Each block's forward assigns new tensors to the ``.data`` of a target layer.
-
-    From https://github.com/facebookresearch/fairscale/issues/1061 (an average of weights under FSDP).
-    """
-
-    def build_model(self):
-        return Stack(*(DataTarget() for _ in range(2)))
-
-
 class Shadowed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -138,50 +122,6 @@ class ClampedByData(Points):
         return Stack(*(ClampedByDataBlock() for _ in range(2)))
 
 
-class NonNegativeBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.Linear(WIDTH, WIDTH)
-        self.mix = nn.Parameter(torch.rand(WIDTH, WIDTH) / 8 - 0.02)
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.mix.clamp_(min=0)
-        return x + functional.linear(self.up(x).tanh(), self.mix)
-
-
-class ClampedNoGrad(Points):
-    """Each forward makes one weight of the block non-negative under no_grad, as input-convex networks do.
-
-    From https://github.com/pytorch/pytorch/issues/117742 (FSDP and parameters that are changed by hand).
-    """
-
-    def build_model(self):
-        return Stack(*(NonNegativeBlock() for _ in range(2)))
-
-
-class CountingBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
-
-    def forward(self, x):
-        if self.training:
-            self.calls += 1
-        return x + (self.calls / 6).clamp(max=1.0) * self.linear(x).tanh()
-
-
-class CounterBuffer(Points):
-    """A gate opens with the number of training passes, which a buffer counts in place.
-
-    From https://github.com/pytorch/pytorch/issues/96136 (checkpointed blocks change their buffers twice).
-    """
-
-    def build_model(self):
-        return Stack(*(CountingBlock() for _ in range(2)))
-
-
 class RememberingBlock(nn.Module):
     def __init__(self):
         super().__init__()
@@ -239,55 +179,6 @@ class BatchNormBlocks(Images):
         return NormedNet(*(nn.BatchNorm2d(6) for _ in range(2)))
 
 
-class CumulativeBatchNorm(Images):
-    """Batch normalisation with momentum None: the running mean over all passes, by their number.
-
-    From https://github.com/pytorch/pytorch/issues/62471 (checkpoint and running averages).
-    """
-
-    depends_on_division = True
-
-    def build_model(self):
-        return NormedNet(*(nn.BatchNorm2d(6, momentum=None) for _ in range(2)))
-
-
-class TrackedInstanceNorm(Images):
-    """Instance normalisation that tracks the batch's mean statistics for evaluation.
-
-    From https://github.com/facebookresearch/fairscale/issues/1035 (running statistics with checkpointing).
-    """
-
-    depends_on_division = True
-
-    def build_model(self):
-        return NormedNet(*(nn.InstanceNorm2d(6, affine=True, track_running_stats=True) for _ in range(2)))
-
-
-class CentredBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.register_buffer("mean", torch.zeros(WIDTH))
-
-    def forward(self, x):
-        centred = x - self.mean
-        if self.training:
-            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        return x + self.linear(centred).tanh()
-
-
-class RunningMean(Points):
-    """Activations are centred by a running mean of earlier batches; the buffer is replaced in each pass.
-
-    From https://github.com/espnet/espnet/pull/6284 (statistics that each rank updates from its own batch).
-    """
-
-    writes_batch_state = True
-
-    def build_model(self):
-        return Stack(*(CentredBlock() for _ in range(2)))
-
-
 class Quantizer(nn.Module):
     """The nearest of eight codes; in training, codes move to the mean of what they stand for."""
 
@@ -322,45 +213,6 @@ class CodebookByEma(Points):
 
     def build_model(self):
         return Stack(*(Quantizer() for _ in range(2)))
-
-
-class Contrast(nn.Module):
-    """Two views of points → logits: the own other view first, then the keys of earlier batches."""
-
-    def __init__(self):
-        super().__init__()
-        self.query = Stack(*(Plain() for _ in range(2)))
-        self.key = copy.deepcopy(self.query).requires_grad_(False)
-        self.register_buffer("queue", functional.normalize(torch.randn(24, 4), dim=1))
-        self.register_buffer("place", torch.zeros((), dtype=torch.long))
-
-    def forward(self, points, views):
-        queries = functional.normalize(self.query(points), dim=1)
-        with torch.no_grad():
-            keys = functional.normalize(self.key(views), dim=1)
-        logits = torch.cat([(queries * keys).sum(1, keepdim=True), queries @ self.queue.clone().t()], 1)
-        if self.training:
-            with torch.no_grad():
-                places = (self.place + torch.arange(len(keys), device=keys.device)) % len(self.queue)
-                self.queue[places] = keys
-                self.place.copy_((self.place + len(keys)) % len(self.queue))
-        return 2 * logits
-
-
-class MocoQueue(Points):
-    """A queue of the keys of earlier batches, to which each pass adds its own (momentum contrast).
-
-    From https://github.com/lightly-ai/lightly/issues/1018 (ranks whose queues differ).
-    """
-
-    writes_batch_state = True
-
-    def build_model(self):
-        return Contrast()
-
-    def losses(self, model, batch):
-        points, labels = batch
-        return functional.cross_entropy(model(points, points * 0.9 + 0.1), torch.zeros_like(labels), reduction="none")
 
 
 class ActNorm(nn.Module):

@@ -7,7 +7,6 @@ from torch.nn import functional
 from workloads.protocol import Workload
 
 INPUTS, WIDTH, OUTPUTS = 12, 18, 3
-STEPS, CHANNELS = 8, 5
 TOKENS, LENGTH = 13, 10
 HEADS, HEAD_SIZE = 3, 6
 
@@ -86,15 +85,6 @@ class Labels(Vectors):
     def losses(self, model, batch):
         inputs, labels = batch
         return functional.cross_entropy(model(inputs), labels, reduction="none")
-
-
-class Series(Vectors):
-    """Regression: series of eight steps with five channels, [n, 8, 5], with targets [n, 3]."""
-
-    def generate(self, num, numbers):
-        series = torch.randn(num, STEPS, CHANNELS, generator=numbers)
-        weights = torch.randn(STEPS * CHANNELS, OUTPUTS, generator=numbers)
-        return series, torch.sin(series.flatten(1) @ weights / 3)
 
 
 class Sentences(Vectors):

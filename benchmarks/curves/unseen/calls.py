@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .base import INPUTS, OUTPUTS, WIDTH, Labels, Mixer, Tower, Vectors
+from .base import OUTPUTS, WIDTH, Labels, Mixer, Tower, Vectors
 
 
 class Adapter(nn.Module):
@@ -37,63 +37,6 @@ class PatchedForward(Vectors):
         linears = [linear for layer in model.layers for linear in (layer.up, layer.down)]
         model.adapters = nn.ModuleList(Adapter(linear) for linear in linears)
         return model
-
-
-class Branches(nn.ModuleDict):
-    """Named branches whose results are added up."""
-
-    def forward(self, x):
-        return x + sum(branch(x) for branch in self.values())
-
-
-class Pipe(nn.ModuleList):
-    def forward(self, x):
-        for part in self:
-            x = part(x)
-        return x
-
-
-class BlocksAreContainers(Vectors):
-    """Each block is a subclass of ModuleDict with a forward pass, and contains a subclass of ModuleList.
-
-    From https://github.com/pytorch/pytorch/issues/167856 (fully_shard and subclasses of containers).
-    """
-
-    def build_model(self):
-        def block():
-            wide = Pipe([nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)])
-            return Branches({"wide": wide, "gate": nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sigmoid())})
-
-        return Tower(*(block() for _ in range(2)))
-
-
-class Sliced(nn.Module):
-    """Vectors → outputs, from a sequence of layers in three slices whose results are all used."""
-
-    def __init__(self):
-        super().__init__()
-        layers = [nn.Linear(INPUTS, WIDTH), nn.GELU()]
-        for _ in range(4):
-            layers += [nn.Linear(WIDTH, WIDTH), nn.GELU()]
-        self.features = nn.Sequential(*layers)
-        self.out = nn.Linear(3 * WIDTH, OUTPUTS)
-
-    def forward(self, x):
-        results = []
-        for begin, end in ((0, 2), (2, 6), (6, None)):
-            x = self.features[begin:end](x)
-            results.append(functional.normalize(x, dim=-1))
-        return self.out(torch.cat(results, -1))
-
-
-class SlicedSequential(Vectors):
-    """No list of blocks: each pass makes slices of one nn.Sequential and calls them, for features of several depths.
-
-    From https://github.com/richzhang/PerceptualSimilarity (slices of a VGG network).
-    """
-
-    def build_model(self):
-        return Sliced()
 
 
 class Borrowing(nn.Module):

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .base import CHANNELS, HEAD_SIZE, HEADS, LENGTH, OUTPUTS, STEPS, TOKENS, WIDTH, Sentences, Series
+from .base import HEAD_SIZE, HEADS, LENGTH, TOKENS, WIDTH, Sentences
 
 
 def heads(x):
@@ -63,99 +63,3 @@ class SharedKeysValues(Sentences):
 
     def build_model(self):
         return CachedReader(*(CachedAttention(n, None if n < 2 else n - 2) for n in range(4)))
-
-
-class Spike(torch.autograd.Function):
-    """1 where x is positive; the gradient is that of a steep sigmoid."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return (x > 0).to(x.dtype)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        share = (4 * x).sigmoid()
-        return gradient * 4 * share * (1 - share)
-
-
-class Spiking(nn.Module):
-    """A linear layer before neurons that keep their potential, with its graph, from one call to the next."""
-
-    def __init__(self, inputs):
-        super().__init__()
-        self.linear = nn.Linear(inputs, WIDTH)
-        self.potential = 0.0
-
-    def forward(self, x):
-        self.potential = 0.7 * self.potential + 2 * self.linear(x)
-        spikes = Spike.apply(self.potential - 0.5)
-        self.potential = self.potential * (1 - spikes)
-        return spikes
-
-
-class SpikingNet(nn.Module):
-    """Series → outputs: the layers are called once for each step of the series."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(Spiking(inputs) for inputs in (CHANNELS, WIDTH, WIDTH))
-        self.out = nn.Linear(WIDTH, OUTPUTS)
-
-    def forward(self, series):
-        for layer in self.layers:
-            layer.potential = 0.0
-        total = 0.0
-        for x in series.unbind(1):
-            for layer in self.layers:
-                x = layer(x)
-            total = total + x
-        return self.out(total / STEPS)
-
-
-class SpikingNeurons(Series):
-    """Blocks keep an activation in an attribute between their eight calls in a pass; the model resets it before a pass.
-
-    From https://github.com/fangwei123456/spikingjelly/issues/629 (checkpointing moves the potential twice).
-    """
-
-    def build_model(self):
-        return SpikingNet()
-
-
-class BiasedAttention(nn.Module):
-    """Attention with a bias for each distance, which only the first block computes; it returns it for the others."""
-
-    def __init__(self, has_bias):
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.distances = nn.Embedding(2 * LENGTH - 1, HEADS) if has_bias else None
-
-    def forward(self, x, bias=None):
-        if bias is None:
-            places = torch.arange(x.shape[1], device=x.device)
-            bias = self.distances(places[:, None] - places + LENGTH - 1).permute(2, 0, 1).unsqueeze(0)
-        q, k, v = (heads(part) for part in self.qkv(self.norm(x)).chunk(3, -1))
-        weights = (q @ k.transpose(-1, -2) + bias).softmax(-1)
-        return x + self.out((weights @ v).transpose(1, 2).flatten(2)), bias
-
-
-class BiasedReader(Reader):
-    def through(self, x):
-        bias = None
-        for layer in self.layers:
-            x, bias = layer(x, bias)
-        return x
-
-
-class BiasOfFirstBlock(Sentences):
-    """Only the first block has the embedding of distances; all blocks use its result, and send gradients to it.
-
-    From https://github.com/huggingface/transformers (modeling_t5.py: position_bias).
-    """
-
-    def build_model(self):
-        return BiasedReader(*(BiasedAttention(n == 0) for n in range(3)))

@@ -1,12 +1,10 @@
 """State besides the parameters: merged weights, extra state, what the first pass initialises, memories of samples."""
 
-import math
-
 import torch
 from torch import distributed, nn
 from torch.nn import functional
 
-from .base import OUTPUTS, WIDTH, Labels, Mixer, Tower, Vectors
+from .base import WIDTH, Tower, Vectors
 
 
 class MergingLinear(nn.Linear):
@@ -72,75 +70,6 @@ class ExtraState(Vectors):
 
     def build_model(self):
         return Tower(*(AmaxLinear() for _ in range(2)))
-
-
-class Quantized(nn.Linear):
-    """A weight of 16 levels with a learned step size, which the first pass in training computes from the weight."""
-
-    def __init__(self):
-        super().__init__(WIDTH, WIDTH)
-        self.step = nn.Parameter(torch.ones(1))
-        self.register_buffer("is_ready", torch.zeros(1))
-
-    def forward(self, x):
-        if self.training and self.is_ready == 0:
-            self.step.data.copy_(2 * self.weight.abs().mean() / math.sqrt(7))
-            self.is_ready.fill_(1)
-        slow = 1 / math.sqrt(self.weight.numel() * 7)
-        step = (self.step - self.step * slow).detach() + self.step * slow
-        scaled = (self.weight / step).clamp(-8, 7)
-        weight = (scaled.round() - scaled).detach() + scaled
-        return x + functional.linear(x, weight * step, self.bias).tanh()
-
-
-class LearnedStepSize(Vectors):
-    """The first training pass initialises a parameter from another one, if a buffer says that this is still to do.
-
-    From https://github.com/hustzxd/LSQuantization (learned step size quantization).
-    """
-
-    def build_model(self):
-        return Tower(*(Quantized() for _ in range(2)))
-
-
-class Remembering(Tower):
-    """Vectors → logits; with numbers of samples also what the model said about them in earlier steps."""
-
-    def __init__(self, num_samples, *layers):
-        super().__init__(*layers)
-        self.register_buffer("said", torch.zeros(num_samples, OUTPUTS))
-
-    def forward(self, x, numbers=None):
-        logits = super().forward(x)
-        if numbers is None:
-            return logits
-        with torch.no_grad():
-            self.said[numbers] = 0.7 * self.said[numbers] + 0.3 * logits.softmax(-1)
-        return logits, self.said[numbers]
-
-
-class TargetsBySample(Labels):
-    """A buffer has a row for each training sample, its average prediction, which a pass rewrites for its own samples.
-
-    From https://github.com/shengliu66/ELR (early-learning regularization; the target of each sample).
-    """
-
-    writes_batch_state = True
-
-    def build_model(self):
-        return Remembering(self.num_train, *(Mixer() for _ in range(2)))
-
-    def train_batch(self, indices):
-        return *super().train_batch(indices), indices
-
-    def eval_batch(self, indices):
-        return super().train_batch(self.num_train + indices)
-
-    def loss(self, model, batch):
-        inputs, labels, numbers = batch
-        logits, said = model(inputs, numbers)
-        agreement = (said * logits.softmax(-1)).sum(-1)
-        return (functional.cross_entropy(logits, labels, reduction="none") + (1 - agreement).log()).mean()
 
 
 class Centred(nn.Module):

@@ -3,12 +3,11 @@
 from collections import OrderedDict
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 from torch.nn import functional
 
-from .base import CHANNELS, LENGTH, OUTPUTS, STEPS, TOKENS, WIDTH, Mixer, Sentences, Series, Tower, Vectors
+from .base import LENGTH, TOKENS, WIDTH, Mixer, Sentences, Tower, Vectors
 
 
 class Recurrence(nn.Module):
@@ -95,46 +94,6 @@ class WrappedOptimizer(Vectors):
         return Lookahead(torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.1))
 
 
-class LowRank(torch.optim.Optimizer):
-    """Momentum of matrices in the space of the two main directions of their first gradient; plain for other tensors."""
-
-    def __init__(self, parameters, lr):
-        super().__init__(parameters, {"lr": lr, "rank": 2})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                gradient, state = parameter.grad, self.state[parameter]
-                is_low = gradient.ndim == 2 and min(gradient.shape) > group["rank"]
-                if not state:
-                    if is_low:
-                        left, _, _ = torch.linalg.svd(gradient, full_matrices=False)
-                        state["projector"] = left[:, : group["rank"]].contiguous()
-                        state["moment"] = gradient.new_zeros(group["rank"], gradient.shape[1])
-                    else:
-                        state["moment"] = torch.zeros_like(gradient)
-                small = state["projector"].t() @ gradient if is_low else gradient
-                state["moment"].mul_(0.9).add_(small)
-                update = state["projector"] @ state["moment"] if is_low else state["moment"]
-                parameter.add_(update, alpha=-group["lr"])
-
-
-class LowRankMoments(Vectors):
-    """An optimizer of the user's own whose states are smaller than the matrices that they belong to (GaLore).
-
-    From https://github.com/huggingface/transformers/pull/29588 (GaLore, which "does not support DDP at this time").
-    """
-
-    def build_model(self):
-        return Tower(*(Mixer() for _ in range(2)))
-
-    def optimizer(self, model):
-        return LowRank(model.parameters(), lr=0.05)
-
-
 class DoubleByDefault(Vectors):
     """The constructor makes fp64 torch's default type, so that data, weights and states are all in it.
 
@@ -147,56 +106,6 @@ class DoubleByDefault(Vectors):
 
     def build_model(self):
         return Tower(*(Mixer() for _ in range(2)))
-
-
-class Encoder(nn.Module):
-    """Series → outputs, read from a token of its own; fixed positions are a frozen parameter that numpy computes."""
-
-    def __init__(self):
-        super().__init__()
-        self.patch = nn.Conv1d(CHANNELS, WIDTH, kernel_size=2, stride=2)
-        num_patches = STEPS // 2
-        self.class_token = nn.Parameter(torch.zeros(1, 1, WIDTH))
-        self.positions = nn.Parameter(torch.zeros(1, num_patches + 1, WIDTH), requires_grad=False)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(WIDTH, 3, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
-            for _ in range(2)
-        )
-        self.out = nn.Linear(WIDTH, OUTPUTS)
-        self.initialise(num_patches)
-
-    def initialise(self, num_patches):
-        angles = numpy.arange(num_patches + 1)[:, None] / 10000 ** (numpy.arange(WIDTH // 2) / (WIDTH // 2))
-        values = numpy.concatenate([numpy.sin(angles), numpy.cos(angles)], axis=1)
-        self.positions.data.copy_(torch.from_numpy(values).float().unsqueeze(0))
-        weight = self.patch.weight.data
-        nn.init.xavier_uniform_(weight.view(weight.shape[0], -1))
-        nn.init.normal_(self.class_token, std=0.02)
-        self.apply(self.initialise_module)
-
-    def initialise_module(self, module):
-        if isinstance(module, nn.Linear):
-            nn.init.trunc_normal_(module.weight, std=0.2)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-
-    def forward(self, series):
-        x = self.patch(series.transpose(1, 2)).transpose(1, 2) + self.positions[:, 1:]
-        first = (self.class_token + self.positions[:, :1]).expand(len(x), -1, -1)
-        x = torch.cat([first, x], 1)
-        for layer in self.layers:
-            x = layer(x)
-        return self.out(x[:, 0])
-
-
-class TokensAndPositions(Series):
-    """Parameters whose first dimension is 1, of which one is frozen and filled by numpy, and a weight filled by a view.
-
-    From https://github.com/facebookresearch/mae (models_mae.py: initialize_weights).
-    """
-
-    def build_model(self):
-        return Encoder()
 
 
 class Masked(nn.Module):

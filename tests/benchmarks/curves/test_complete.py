@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.curves.complete import MANY, Complete, complete, figures
+from benchmarks.features.papers import PAPERS
+from benchmarks.features.table import FEATURES
 
 
 def test_features_examples_and_the_live_study_divide_a_batch() -> None:
     cases = list(complete())
     assert all(case.plan.layout.divides_batch for case in cases)
+    assert len(cases) <= 150
+    of_few_steps = {case.plan for case in cases if case.steps < MANY}
+    every = {plan for feature in (*FEATURES, *PAPERS) for plan in feature.plans if plan.layout.divides_batch}
+    assert of_few_steps == every
     names = {case.feature.name for case in cases}
     assert {"weights of classes", "DLRM", "convnext.yaml", "ports/gan/study.yaml", "live study, trial 0"} <= names
 

@@ -1,1 +1,0 @@
-"""Plans whose units are divided in unlike ways, which no rank trains yet."""
