@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from scamp.workload.datasets import SetName, is_iterable, opened_dataset
 from scamp.workload.seeds import drawn_from, seed_everything
-from workloads.parallel.forward_state.snapshot import ModuleSnapshot, attributes_of, hooks_of, may_be_state
+from workloads.parallel.forward_state.snapshot import ModuleSnapshot, Place, attributes_of, hooks_of, may_be_state
 from workloads.protocol import Batch, Loss, Workload, defines
 from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.training.data.batch_transform import step_batch
@@ -107,6 +107,8 @@ class _Comparison:
     tries: Sequence[Tensor]
     """Indices of the samples of each try."""
     dtype: torch.dtype
+    values: dict[Place, Tensor]
+    """Copies of the tensors of the model, which passes may change in place."""
 
     def batches(self, make: Callable[[Tensor], Batch], indices: Tensor) -> tuple[Batch, Batch, Batch]:
         """All samples and their halves, as ranks make them: each by itself, or parts of one where it is random."""
@@ -118,23 +120,18 @@ class _Comparison:
             return batch, make(indices[:middle]), make(indices[middle:])
         return batch, _part(batch, slice(middle)), _part(batch, slice(middle, None))
 
-    def draws(self, loss: LossOf, batch: Batch) -> bool:
-        """Whether a loss draws random numbers from a generator that the workload knows."""
+    def value(self, loss: LossOf, batch: Batch) -> tuple[_Ratio, bool]:
+        """The loss of a batch, and whether it draws random numbers from a generator that the workload knows."""
         with self._running():
             before = drawn_from(self.workload)
-            loss(self.model, self._cast(batch))
-            return drawn_from(self.workload) != before
-
-    def value(self, loss: LossOf, batch: Batch) -> _Ratio:
-        """The loss of a batch."""
-        with self._running():
-            return _ratio(loss(self.model, self._cast(batch)))
+            ratio = _ratio(loss(self.model, self._cast(batch)))
+            return ratio, drawn_from(self.workload) != before
 
     def value_again(self, loss: LossOf, batch: Batch) -> tuple[_Ratio, list[str]]:
         """The loss of a batch that comes a second time, and the attributes of the workload that the first time set."""
         with self._running():
             before = dict(vars(self.workload))
-            with _unchanged(self.model):
+            with self._unchanged():
                 loss(self.model, self._cast(batch))
             changed = [name for name, value in vars(self.workload).items() if _is_other(before.get(name), value)]
             seed_everything(0, self.workload)
@@ -169,12 +166,23 @@ class _Comparison:
         attributes, default_dtype = dict(vars(self.workload)), torch.get_default_dtype()
         torch.set_default_dtype(self.dtype)
         try:
-            with torch.enable_grad(), _unchanged(self.model):
+            with torch.enable_grad(), self._unchanged():
                 yield
         finally:
             torch.set_default_dtype(default_dtype)
             vars(self.workload).clear()
             vars(self.workload).update(attributes)
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Undo what passes change: parameters, buffers, attributes and hooks of modules."""
+        modules = list(self.model.modules())
+        objects = [(module, attributes_of(module, may_be_state), dict(module._buffers)) for module in modules]
+        before = ModuleSnapshot(objects, self.values, may_be_state, hooks_of(self.model))
+        try:
+            yield
+        finally:
+            before.restore()
 
     def _cast(self, batch: Batch) -> Batch:
         return tree_map_only(Tensor, partial(_in, dtype=self.dtype, copy=True), batch)
@@ -205,11 +213,20 @@ def _first_finding(
             seed_everything(0, workload)
             if tries := _tries(workload, split, flops):
                 model: nn.Module = model_of(workload)._apply(partial(_in, dtype=dtype))  # type: ignore[no-untyped-call]
-                finding = check(_Comparison(workload, model, tries, dtype))
+                finding = check(_Comparison(workload, model, tries, dtype, _copies(model)))
                 return finding if finding or dtype is torch.float64 else None  # a small term hides in rounding
         except Exception:  # a trace explains it
             log.debug("whether the loss and the metrics are means over samples cannot be found out", exc_info=True)
     return None
+
+
+def _copies(model: nn.Module) -> dict[Place, Tensor]:
+    return {
+        (module, name): tensor.detach().clone()
+        for module in model.modules()
+        for name, tensor in (*module._parameters.items(), *module._buffers.items())
+        if tensor is not None
+    }
 
 
 def _tries(workload: Workload, split: SetName, flops: float) -> list[Tensor]:
@@ -253,9 +270,10 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
     """Words for what is wrong, empty if nothing is; None if random numbers are drawn, so that nobody can tell."""
     batch, *halves = comparison.batches(partial(step_batch, comparison.workload), indices)
     _train(comparison.model)
-    if comparison.draws(loss, halves[0]):  # such as dropout by a function
+    first, draws = comparison.value(loss, halves[0])
+    if draws:  # such as dropout by a function
         comparison.model.eval()
-    first = comparison.value(loss, halves[0])
+        first, draws = comparison.value(loss, halves[0])
     again, changed = comparison.value_again(loss, halves[0])
     if not comparison.are_close(first.value, again.value):
         kept = " and ".join(f"self.{attribute}" for attribute in changed) or "something"
@@ -264,9 +282,9 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
             f"{name} is {before}, and {after} when it is called again with the same samples: it keeps {kept} between "
             f"calls, which micro-batches and ranks would change. Keep nothing in the workload, {_ADVICE}"
         )
-    if comparison.draws(loss, halves[0]):
+    if draws:
         return None  # these numbers depend on the division, too
-    undivided, second = comparison.value(loss, batch), comparison.value(loss, halves[1])
+    (undivided, _), (second, _) = comparison.value(loss, batch), comparison.value(loss, halves[1])
     if not comparison.differs(undivided, first, second):
         return ""
     advice = (
@@ -314,23 +332,6 @@ def _ratio(values: Loss) -> _Ratio:
 
 def _part(batch: Batch, samples: slice) -> Batch:
     return tree_map_only(Tensor, lambda tensor: tensor[samples], batch)
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Undo what passes change: parameters, buffers, attributes and hooks of modules."""
-    tensors = {
-        (module, name): tensor.detach().clone()
-        for module in model.modules()
-        for name, tensor in (*module._parameters.items(), *module._buffers.items())
-        if tensor is not None
-    }
-    objects = [(module, attributes_of(module, may_be_state), dict(module._buffers)) for module in model.modules()]
-    before = ModuleSnapshot(objects, tensors, may_be_state, hooks_of(model))
-    try:
-        yield
-    finally:
-        before.restore()
 
 
 def _is_other(before: object, after: object) -> bool:
