@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from scamp.workload.datasets import SetName, is_iterable, opened_dataset
 from scamp.workload.seeds import drawn_from, seed_everything
-from workloads.parallel.forward_state.snapshot import ModuleSnapshot, Place, attributes_of, hooks_of, may_be_state
+from workloads.parallel.forward_state.snapshot import ModuleSnapshot, Place, attributes_of, hooks_of, may_be_state, tensor_at
 from workloads.protocol import Batch, Loss, Workload, defines
 from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.training.data.batch_transform import step_batch
@@ -107,8 +107,9 @@ class _Comparison:
     tries: Sequence[Tensor]
     """Indices of the samples of each try."""
     dtype: torch.dtype
-    values: dict[Place, Tensor]
-    """Copies of the tensors of the model, which passes may change in place."""
+    buffers: dict[Place, Tensor]
+    parameters: dict[Place, Tensor]
+    """Copies of the tensors of the model, which passes may change in place; emptied when one changes no parameter."""
 
     def batches(self, make: Callable[[Tensor], Batch], indices: Tensor) -> tuple[Batch, Batch, Batch]:
         """All samples and their halves, as ranks make them: each by itself, or parts of one where it is random."""
@@ -175,13 +176,19 @@ class _Comparison:
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Undo what passes change: parameters, buffers, attributes and hooks of modules."""
+        """Undo what passes change: parameters, buffers, attributes and hooks of modules.
+
+        Parameters take longer to restore than a pass takes, and are let be where the first pass changes none.
+        """
         modules = list(self.model.modules())
         objects = [(module, attributes_of(module, may_be_state), dict(module._buffers)) for module in modules]
-        before = ModuleSnapshot(objects, self.values, may_be_state, hooks_of(self.model))
+        values = {**self.buffers, **self.parameters}
+        before = ModuleSnapshot(objects, values, may_be_state, hooks_of(self.model))
         try:
             yield
         finally:
+            if all(torch.equal(tensor_at(place), value) for place, value in self.parameters.items()):
+                self.parameters.clear()
             before.restore()
 
     def _cast(self, batch: Batch) -> Batch:
@@ -213,18 +220,19 @@ def _first_finding(
             seed_everything(0, workload)
             if tries := _tries(workload, split, flops):
                 model: nn.Module = model_of(workload)._apply(partial(_in, dtype=dtype))  # type: ignore[no-untyped-call]
-                finding = check(_Comparison(workload, model, tries, dtype, _copies(model)))
+                copies = (_copies(model, kind) for kind in ("_buffers", "_parameters"))
+                finding = check(_Comparison(workload, model, tries, dtype, *copies))
                 return finding if finding or dtype is torch.float64 else None  # a small term hides in rounding
         except Exception:  # a trace explains it
             log.debug("whether the loss and the metrics are means over samples cannot be found out", exc_info=True)
     return None
 
 
-def _copies(model: nn.Module) -> dict[Place, Tensor]:
+def _copies(model: nn.Module, kind: str) -> dict[Place, Tensor]:
     return {
         (module, name): tensor.detach().clone()
         for module in model.modules()
-        for name, tensor in (*module._parameters.items(), *module._buffers.items())
+        for name, tensor in getattr(module, kind).items()
         if tensor is not None
     }
 
