@@ -27,7 +27,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from scamp.workload.datasets import SetName, is_iterable, opened_dataset
 from scamp.workload.seeds import drawn_from, seed_everything
-from workloads.parallel.forward_state.snapshot import ModuleSnapshot, Place, attributes_of, hooks_of, may_be_state, tensor_at
+from workloads.parallel.forward_state.snapshot import (
+    ModuleSnapshot,
+    Place,
+    attributes_of,
+    hooks_of,
+    may_be_state,
+    tensor_at,
+)
 from workloads.protocol import Batch, Loss, Workload, defines
 from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.training.data.batch_transform import step_batch

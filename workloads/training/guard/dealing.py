@@ -114,10 +114,9 @@ def _dealt(sizes: Sequence[int], place: int, order: Tensor, *, shifts: bool = Fa
         other = [size + sign * shift for size, sign in zip(planned, signs, strict=True)]
     chosen = order[: sum(planned)]
     again = torch.cat([chosen[::2], chosen[1::2]]).flip(0)
-    ways = ((chosen, planned, 1), (again, other, num_parts))
     words = _words(planned[0], other[0] // num_parts)
-    return Dealing(*(_way(samples, parts, place, num) for samples, parts, num in ways), words)
+    return Dealing(_way(chosen, planned, place), _way(again, other, place, num_parts), words)
 
 
-def _way(samples: Tensor, sizes: Sequence[int], place: int, num_parts: int) -> Way:
+def _way(samples: Tensor, sizes: Sequence[int], place: int, num_parts: int = 1) -> Way:
     return Way(torch.split(samples, list(sizes))[place].chunk(num_parts), sizes[place] * len(sizes) / sum(sizes))
