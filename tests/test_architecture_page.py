@@ -25,7 +25,7 @@ ANSWERS = {
     "Where does a new stopping rule go?": "scamp_service/control/stopping/__init__.py:RULES",
     "Where does a new sampler go?": "scamp_service/search/proposals.py:SAMPLERS",
     "Where does a new axis of plans (a parallel axis) go?": "workloads/parallel/apply.py:apply_plan",
-    "Who writes the ledger?": "scamp_service/control/decide/place.py:ledger_of",
+    "Who writes the ledger?": "scamp_service/control/decide/rules/gangs.py:ledger_of",
     "What happens after `kill -9` of the controller?": "scamp_service/cluster/driver/ray_executor.py:RayExecutor",
     "Where does a new option of a training go?": "workloads/options.py:TrainingOptions",
     "Where does a new picture go?": "api/static/study.js:PANELS",

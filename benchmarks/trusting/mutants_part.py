@@ -214,7 +214,7 @@ MUTANTS = (
     ),
     Case(
         "ledger: attempts that are being stopped hold nothing",
-        f"{CONTROL}/decide/place.py",
+        f"{CONTROL}/decide/rules/gangs.py",
         "    for attempt in attempts:\n",
         '    for attempt in (one for one in attempts if one.state != "STOPPING"):\n',
     ),

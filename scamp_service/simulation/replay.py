@@ -21,7 +21,7 @@ from placement.packing.policies import policy_named
 from placement.packing.projects import Project
 from placement.simulation.progress import Progress, domains_of
 from scamp_service.control.controller import Controller, TimeAndTokens
-from scamp_service.control.decide.place import ledger_of
+from scamp_service.control.decide.rules.gangs import ledger_of
 from scamp_service.control.decide.snapshot import Packing
 from scamp_service.control.executor import Demand, Order, Unsized
 from scamp_service.errors import InvalidInput

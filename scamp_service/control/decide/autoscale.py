@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placement.packing.autoscaling import devices_wanted
-from scamp_service.control.decide.place import in_start_order
+from scamp_service.control.decide.rules.admission import in_start_order
 from scamp_service.control.decide.rules.faults import must_wait
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.lifecycle import TrialState

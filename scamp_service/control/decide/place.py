@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, lru_cache, partial
-from operator import ge
+from functools import cache, partial
 from statistics import median
 
 from estimators.learning import Learned
 from estimators.model import MIB
-from placement.model import NONE_READY, Cluster, Gang, Offer, Placement, Queued, Ready, Shape
-from placement.packing.ledger import Ledger
+from placement.model import Cluster, Placement, Queued
 from placement.packing.policy import Decision
-from placement.packing.projects import NO_QUOTA, Claim, StartOrder, Usage, admit
+from placement.packing.projects import StartOrder
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
+from scamp_service.control.decide.rules.admission import admit_queued, counted_passes, passes_behind
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import must_wait
-from scamp_service.control.decide.rules.growth import counted_seconds, counts_as, step_seconds, worth_offering
+from scamp_service.control.decide.rules.gangs import (
+    ledger_of,
+    missing_devices,
+    offer_choices,
+    queued_of,
+    seconds_left,
+    sized_of,
+)
+from scamp_service.control.decide.rules.growth import counts_as
 from scamp_service.control.decide.rules.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
-from scamp_service.control.stopping.rule import next_pause
 from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
-from scamp_service.model import Attempt, Choice, Sized, Trial, TrialChanges
+from scamp_service.model import Attempt, Trial, TrialChanges
 
 PASSES_BEFORE_DRAINING = 2 * PASSES_BEFORE_RESERVATION
 """After so many passes of a trial, nothing starts any more on devices that are kept for it by a guess of seconds."""
@@ -45,24 +50,12 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     ready = yield from _ready_to_place(s, learned)
     if not ready:
         return
-    behind = _behind(s, ready)
-    admission = admitted(s, ready, behind)
+    behind = passes_behind(s, ready)
+    admission = admit_queued(s, ready, behind)
     yield from _over_quota(s, ready, admission.over_quota)
     yield from _over_limit(s, ready, admission)
     trials = {trial.id: trial for trial in ready}
     yield from _placed(s, [trials[trial_id] for trial_id in admission.order], learned, behind)
-
-
-def _behind(s: Snapshot, ready: Iterable[Trial]) -> Mapping[int, int]:
-    """Trial id → how far its priority is below the highest one, which is how many of its passes do not count."""
-    priorities = {trial.id: s.studies[trial.study_id].sharing.priority for trial in ready}
-    highest = max(priorities.values(), default=0)
-    return {trial_id: highest - priority for trial_id, priority in priorities.items()}
-
-
-def _counted(trial: Trial, behind: Mapping[int, int]) -> int:
-    """The passes of a trial that count."""
-    return max(0, trial.passed_over - behind[trial.id])
 
 
 def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None, list[Trial]]:
@@ -86,7 +79,7 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
             yield from _waits(trial, WaitsFor.PREDICTIONS, WAITS_FOR_FRONT)
         elif any_learned and (newer := _learned_since(s, trial, learned)):
             yield _to_plan_again(trial, f"will be planned again with {newer}")
-        elif missing := missing_in(_sized(trial).demand):
+        elif missing := missing_in(sized_of(trial).demand):
             yield _to_plan_again(trial, f"will be planned again: {missing}")
         elif trial.id not in winding_down and not must_wait(s.now, trial):
             ready.append(trial)
@@ -101,7 +94,7 @@ def _placed(
     s: Snapshot, in_order: Sequence[Trial], learned: Corrections, behind: Mapping[int, int]
 ) -> Iterator[Effect]:
     """Begin the trials whose gangs the policy places, and say why the others wait."""
-    passes = {trial.id: _counted(trial, behind) for trial in in_order}
+    passes = {trial.id: counted_passes(trial, behind) for trial in in_order}
     guesses = _guessed_step_seconds(s, max(passes.values(), default=0))
     queue = [queued_of(s, trial, learned, guesses.get(trial.study_id), passes[trial.id]) for trial in in_order]
     by_gang = {gang.id: trial for gang, trial in zip(queue, in_order, strict=True)}
@@ -163,13 +156,8 @@ def _by_devices(s: Snapshot, queued: Sequence[Trial]) -> tuple[list[Trial], list
     if not s.packing.autoscale_devices:
         return list(queued), []
     missing_in = cache(partial(missing_devices, s.cluster.offer))
-    missing = [(trial, missing_in(_sized(trial).demand)) for trial in queued]
+    missing = [(trial, missing_in(sized_of(trial).demand)) for trial in queued]
     return [trial for trial, why in missing if not why], [(trial, why) for trial, why in missing if why]
-
-
-def fits_now(s: Snapshot, trial: Trial) -> bool:
-    """Whether the present devices could hold the plan of a queued trial if they were free."""
-    return not missing_devices(s.cluster.offer, _sized(trial).demand)
 
 
 def _with_incomplete_front(s: Snapshot) -> set[int]:
@@ -216,80 +204,10 @@ def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned |
     of_family = learned.get(s.studies[trial.study_id].family(trial))
     if not of_family:
         return None
-    sized = _sized(trial)
+    sized = sized_of(trial)
     newer = of_family.get(sized.plan.layout)
     planned_with = max(sized.learned_bytes, sized.prediction.extra_bytes)
     return newer if newer and newer.extra_bytes >= planned_with + MIB else None
-
-
-def missing_devices(offer: Offer, demand: Shape) -> str:
-    """Why such a gang never fits on these devices; empty if it does when they are free."""
-    num_ranks, mib = demand.num_ranks, demand.mib_per_rank
-    if demand.mibs:
-        mibs_offered = sorted((offered_mib for _, offered_mib, number in offer for _ in range(number)), reverse=True)
-        largest_first = sorted(demand.mibs, reverse=True)
-        if len(mibs_offered) >= num_ranks and all(map(ge, mibs_offered, largest_first)):
-            return ""
-        mibs = ", ".join(map(str, largest_first))
-        return f"its plan needs {num_ranks} devices of {mibs} MiB, which the cluster does not have now"
-    able = sum(number for _, offered_mib, number in offer if offered_mib >= mib)
-    if able >= num_ranks:
-        return ""
-    devices = "device" if able == 1 else "devices"
-    return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such {devices}"
-
-
-def admitted(s: Snapshot, queued: Iterable[Trial], behind: Mapping[int, int]) -> StartOrder:
-    """Queued trials, which come by age, in the order to place them, and those that a quota keeps waiting.
-
-    ``behind`` says how many of their passes do not count (``_behind``).
-
-    No study gets more than its ``max_concurrent``: the others of it are in neither.
-    """
-    held = _usage(s)
-    room = {
-        study.id: study.budget.max_concurrent - held.of_study[study.id]
-        for study in s.studies.values()
-        if study.budget.max_concurrent is not None
-    }
-    claims: list[Claim] = []
-    for trial in queued:
-        if trial.study_id in room:
-            room[trial.study_id] -= 1
-            if room[trial.study_id] < 0:
-                continue
-        study = s.studies[trial.study_id]
-        num_ranks = _sized(trial).demand.num_ranks
-        sharing = study.sharing
-        claims.append(Claim(trial.id, study.id, num_ranks, sharing.project, sharing.priority, _counted(trial, behind)))
-    return admit(claims, held, s.packing.projects)
-
-
-def _usage(s: Snapshot) -> Usage:
-    held, study_of = Usage(), {trial.id: s.studies[trial.study_id] for trial in s.trials}
-    mib_seconds: defaultdict[str, float] = defaultdict(float, s.mib_seconds)
-    for attempt in s.attempts:
-        if (study := study_of.get(attempt.trial_id)) is not None:
-            held.devices[study.sharing.project] += len(attempt.devices)
-            seconds = max(0.0, s.now - attempt.created_at)
-            mib_seconds[study.sharing.project] += len(attempt.devices) * attempt.mib_per_rank * seconds
-    for trial in s.in_state(TrialState.RUNNING):
-        held.trials[study_of[trial.id].sharing.project] += 1
-        held.of_study[trial.study_id] += 1
-    held.mib_hours = {project: seconds / 3600 for project, seconds in mib_seconds.items()}
-    return held
-
-
-def used_up_projects(s: Snapshot) -> frozenset[str]:
-    """Projects whose MiB·hours are used up: a trial of theirs that was stopped would not start again."""
-    if all(project.mib_hours is None for project in s.packing.projects.values()):
-        return frozenset()
-    held = _usage(s).mib_hours
-    return frozenset(
-        name
-        for name, project in s.packing.projects.items()
-        if project.mib_hours is not None and held.get(name, 0.0) >= project.mib_hours
-    )
 
 
 def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, str]) -> Iterator[MoveTrial]:
@@ -300,7 +218,7 @@ def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, s
             continue
         study = s.studies[trial.study_id]
         quota = s.packing.projects[study.sharing.project].devices
-        if quota is not None and _sized(trial).demand.num_ranks > quota:
+        if quota is not None and sized_of(trial).demand.num_ranks > quota:
             changes = TrialChanges(family=study.family(trial), offer=None)
             yield MoveTrial(trial, TrialState.INFEASIBLE, reason, changes)
         else:
@@ -315,115 +233,3 @@ def _over_limit(s: Snapshot, queued: Iterable[Trial], admission: StartOrder) -> 
             most = s.studies[trial.study_id].budget.max_concurrent
             reason = f"waits for the end of another trial of its study: at most {most} run at once (max_concurrent)"
             yield from _waits(trial, WaitsFor.MAX_CONCURRENT, reason)
-
-
-def ledger_of(
-    cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int, ready: Ready = NONE_READY
-) -> Ledger:
-    """A ledger with the reservations of ``attempts``: all that have not ended, whatever the state of their trials."""
-    ledger = Ledger(cluster, max_gangs_per_device, ready)
-    for attempt in attempts:
-        gang = Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank, attempt.mibs)
-        ledger.restore(gang, attempt.devices)
-    return ledger
-
-
-def _sized(trial: Trial) -> Sized:
-    assert trial.sized is not None, f"trial {trial.id} is queued without a plan"
-    return trial.sized
-
-
-def offer_choices(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ...]:
-    """The plans that the trial may begin with now.
-
-    One that ran out of memory keeps its plan, because what it needs is known for that plan only, and so does one that
-    was lost, or whose project has a quota of devices: it was admitted with that many. A plan whose layout was found to
-    need more memory since is left out, but for the trial's own. So are those whose batch is not the best one for their
-    number of ranks.
-    """
-    sized = _sized(trial)
-    project = s.packing.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
-    if not sized.choices or trial.num_oom or trial.num_lost or project.devices is not None:
-        return (sized.choice,)
-    of_family = learned.get(s.studies[trial.study_id].family(trial), {})
-
-    def is_known(choice: Choice) -> bool:
-        newer = of_family.get(choice.plan.layout)
-        return newer is None or newer.extra_bytes < choice.prediction.extra_bytes + MIB
-
-    return worth_offering(trial, (choice for choice in sized.choices if choice.plan == sized.plan or is_known(choice)))
-
-
-def in_start_order(s: Snapshot) -> Sequence[Trial]:
-    """The queued trials that may start, in the order to place them."""
-    queued = {
-        trial.id: trial
-        for trial in s.in_state(TrialState.QUEUED)
-        if s.studies[trial.study_id].progress.is_running
-        and not s.studies[trial.study_id].sharing.paused
-        and not must_wait(s.now, trial)
-        and trial.waits_for is not WaitsFor.PREDICTIONS
-    }
-    return [queued[trial_id] for trial_id in admitted(s, queued.values(), _behind(s, queued.values())).order]
-
-
-def queued_of(
-    s: Snapshot, trial: Trial, learned: Corrections, guess: float | None = None, passes: int | None = None
-) -> Queued:
-    """The trial as policies know it: a gang with the shapes of its plans and the seconds until its end.
-
-    Where the seconds of a step are not predicted, they are ``guess``. ``passes`` are those that count; default: all.
-    """
-    study = s.studies[trial.study_id]
-    left = max(1, study.steps_of(trial) - trial.step)
-    shapes = tuple(
-        replace(choice.shape, seconds=counted_seconds(trial, choice) or guess)
-        for choice in offer_choices(s, trial, learned)
-    )
-    name = f"trial {trial.number} of study {trial.study_id}"
-    passes = trial.passed_over if passes is None else passes
-    return _queued(trial.id, trial.attempt + 1, trial.study_id, shapes, left, passes, study.code, name)
-
-
-@lru_cache(maxsize=2**15)
-def _queued(
-    trial_id: int,
-    attempt: int,
-    study_id: int,
-    shapes: tuple[Shape, ...],
-    steps: int,
-    passes: int,
-    code: str | None,
-    name: str,
-) -> Queued:
-    """Thousands may wait for hours, and making their values again takes most of a cycle. ``shapes`` are of one step.
-
-    An epoch counts as one step: then seconds compare only the trials of one study, and the ends of those that run are
-    not predicted.
-    """
-    shapes_to_end = tuple(
-        replace(shape, seconds=None if shape.seconds is None else shape.seconds * steps) for shape in shapes
-    )
-    return Queued(
-        f"{trial_id}/{attempt}",
-        shapes_to_end,
-        passes,
-        arrival=trial_id,
-        study=study_id,
-        resumes=attempt > 1,
-        code=code,
-        name=name,
-    )
-
-
-def seconds_left(s: Snapshot) -> dict[str, float]:
-    """Seconds until each running attempt ends, where they are predicted; those that are being stopped end at once."""
-    left, trials = {}, {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
-    for attempt in s.attempts:
-        trial = trials.get(attempt.trial_id)
-        if trial is None or trial.attempt != attempt.attempt or attempt.outcome is not None:
-            left[attempt.key] = 0.0
-        elif (seconds := step_seconds(trial, attempt)) and (study := s.studies[trial.study_id]).budget.unit == "step":
-            until = next_pause(study.stopping, trial) or study.steps_of(trial)
-            left[attempt.key] = max(0, until - trial.step) * seconds
-    return left

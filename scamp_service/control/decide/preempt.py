@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from placement.model import Cluster
 from scamp_service.control.decide.effects import MoveAttempt
-from scamp_service.control.decide.place import fits_now, in_start_order, ledger_of, queued_of, seconds_left
+from scamp_service.control.decide.rules.admission import in_start_order
+from scamp_service.control.decide.rules.gangs import fits_now, ledger_of, queued_of, seconds_left
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import GangState
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState

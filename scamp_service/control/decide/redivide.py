@@ -15,7 +15,6 @@ from placement.packing.elastic import Share, elastic, redivide
 from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
 from scamp_service.control.decide.effects import MoveAttempt
-from scamp_service.control.decide.place import in_start_order, offer_choices, queued_of, used_up_projects
 from scamp_service.control.decide.preempt import winds_down
 from scamp_service.control.decide.replan import (
     batch_in_words,
@@ -25,6 +24,8 @@ from scamp_service.control.decide.replan import (
     seconds_since_checkpoint,
     seconds_to_go,
 )
+from scamp_service.control.decide.rules.admission import in_start_order, used_up_projects
+from scamp_service.control.decide.rules.gangs import offer_choices, queued_of
 from scamp_service.control.decide.rules.growth import counted_seconds
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState

@@ -19,7 +19,7 @@ from placement.model import Cluster, Gang
 from placement.packing.ledger import Ledger
 from placement.packing.projects import NO_QUOTA
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
-from scamp_service.control.decide.place import used_up_projects
+from scamp_service.control.decide.rules.admission import used_up_projects
 from scamp_service.control.decide.rules.growth import counts_as, worth_offering
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.decide.study_rules import StudyRules

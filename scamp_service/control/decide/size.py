@@ -9,9 +9,9 @@ from estimators.learning import Ending, PastAttempt, evaluation_need
 from estimators.traits import Traits
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
 from scamp_service.control.decide.finish import RETURN_WORDS
-from scamp_service.control.decide.place import missing_devices
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import must_wait, size_later
+from scamp_service.control.decide.rules.gangs import missing_devices
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import Demand, Unsized

@@ -1,0 +1,92 @@
+"""The order in which queued trials may start, by priority, projects and their quotas, and passes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from placement.packing.projects import Claim, StartOrder, Usage, admit
+from scamp_service.control.decide.rules.faults import must_wait
+from scamp_service.control.decide.rules.gangs import sized_of
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.lifecycle import TrialState, WaitsFor
+from scamp_service.model import Trial
+
+
+def passes_behind(s: Snapshot, ready: Iterable[Trial]) -> Mapping[int, int]:
+    """Trial id → how far its priority is below the highest one, which is how many of its passes do not count."""
+    priorities = {trial.id: s.studies[trial.study_id].sharing.priority for trial in ready}
+    highest = max(priorities.values(), default=0)
+    return {trial_id: highest - priority for trial_id, priority in priorities.items()}
+
+
+def counted_passes(trial: Trial, behind: Mapping[int, int]) -> int:
+    """The passes of a trial that count."""
+    return max(0, trial.passed_over - behind[trial.id])
+
+
+def admit_queued(s: Snapshot, queued: Iterable[Trial], behind: Mapping[int, int]) -> StartOrder:
+    """Queued trials, which come by age, in the order to place them, and those that a quota keeps waiting.
+
+    ``behind`` says how many of their passes do not count (``passes_behind``).
+
+    No study gets more than its ``max_concurrent``: the others of it are in neither.
+    """
+    held = _usage(s)
+    room = {
+        study.id: study.budget.max_concurrent - held.of_study[study.id]
+        for study in s.studies.values()
+        if study.budget.max_concurrent is not None
+    }
+    claims: list[Claim] = []
+    for trial in queued:
+        if trial.study_id in room:
+            room[trial.study_id] -= 1
+            if room[trial.study_id] < 0:
+                continue
+        study = s.studies[trial.study_id]
+        num_ranks, sharing = sized_of(trial).demand.num_ranks, study.sharing
+        claims.append(
+            Claim(trial.id, study.id, num_ranks, sharing.project, sharing.priority, counted_passes(trial, behind))
+        )
+    return admit(claims, held, s.packing.projects)
+
+
+def in_start_order(s: Snapshot) -> Sequence[Trial]:
+    """The queued trials that may start, in the order to place them."""
+    queued = {
+        trial.id: trial
+        for trial in s.in_state(TrialState.QUEUED)
+        if s.studies[trial.study_id].progress.is_running
+        and not s.studies[trial.study_id].sharing.paused
+        and not must_wait(s.now, trial)
+        and trial.waits_for is not WaitsFor.PREDICTIONS
+    }
+    return [queued[trial_id] for trial_id in admit_queued(s, queued.values(), passes_behind(s, queued.values())).order]
+
+
+def used_up_projects(s: Snapshot) -> frozenset[str]:
+    """Projects whose MiB·hours are used up: a trial of theirs that was stopped would not start again."""
+    if all(project.mib_hours is None for project in s.packing.projects.values()):
+        return frozenset()
+    held = _usage(s).mib_hours
+    return frozenset(
+        name
+        for name, project in s.packing.projects.items()
+        if project.mib_hours is not None and held.get(name, 0.0) >= project.mib_hours
+    )
+
+
+def _usage(s: Snapshot) -> Usage:
+    held, study_of = Usage(), {trial.id: s.studies[trial.study_id] for trial in s.trials}
+    mib_seconds: defaultdict[str, float] = defaultdict(float, s.mib_seconds)
+    for attempt in s.attempts:
+        if (study := study_of.get(attempt.trial_id)) is not None:
+            held.devices[study.sharing.project] += len(attempt.devices)
+            seconds = max(0.0, s.now - attempt.created_at)
+            mib_seconds[study.sharing.project] += len(attempt.devices) * attempt.mib_per_rank * seconds
+    for trial in s.in_state(TrialState.RUNNING):
+        held.trials[study_of[trial.id].sharing.project] += 1
+        held.of_study[trial.study_id] += 1
+    held.mib_hours = {project: seconds / 3600 for project, seconds in mib_seconds.items()}
+    return held

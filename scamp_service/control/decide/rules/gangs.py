@@ -1,0 +1,140 @@
+"""Queued and running trials as policies know them: their gangs, what these need, and the seconds that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from operator import ge
+
+from estimators.model import MIB
+from placement.model import NONE_READY, Cluster, Gang, Offer, Queued, Ready, Shape
+from placement.packing.ledger import Ledger
+from placement.packing.projects import NO_QUOTA
+from scamp_service.control.decide.rules.growth import counted_seconds, step_seconds, worth_offering
+from scamp_service.control.decide.snapshot import Corrections, Snapshot
+from scamp_service.control.stopping.rule import next_pause
+from scamp_service.lifecycle import TrialState
+from scamp_service.model import Attempt, Choice, Sized, Trial
+
+
+def sized_of(trial: Trial) -> Sized:
+    """The sizes of a queued trial, which has some."""
+    assert trial.sized is not None, f"trial {trial.id} is queued without a plan"
+    return trial.sized
+
+
+def missing_devices(offer: Offer, demand: Shape) -> str:
+    """Why such a gang never fits on these devices; empty if it does when they are free."""
+    num_ranks, mib = demand.num_ranks, demand.mib_per_rank
+    if demand.mibs:
+        mibs_offered = sorted((offered_mib for _, offered_mib, number in offer for _ in range(number)), reverse=True)
+        largest_first = sorted(demand.mibs, reverse=True)
+        if len(mibs_offered) >= num_ranks and all(map(ge, mibs_offered, largest_first)):
+            return ""
+        mibs = ", ".join(map(str, largest_first))
+        return f"its plan needs {num_ranks} devices of {mibs} MiB, which the cluster does not have now"
+    able = sum(number for _, offered_mib, number in offer if offered_mib >= mib)
+    if able >= num_ranks:
+        return ""
+    devices = "device" if able == 1 else "devices"
+    return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such {devices}"
+
+
+def fits_now(s: Snapshot, trial: Trial) -> bool:
+    """Whether the present devices could hold the plan of a queued trial if they were free."""
+    return not missing_devices(s.cluster.offer, sized_of(trial).demand)
+
+
+def offer_choices(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ...]:
+    """The plans that the trial may begin with now.
+
+    One that ran out of memory keeps its plan, because what it needs is known for that plan only, and so does one that
+    was lost, or whose project has a quota of devices: it was admitted with that many. A plan whose layout was found to
+    need more memory since is left out, but for the trial's own. So are those whose batch is not the best one for their
+    number of ranks.
+    """
+    sized = sized_of(trial)
+    project = s.packing.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
+    if not sized.choices or trial.num_oom or trial.num_lost or project.devices is not None:
+        return (sized.choice,)
+    of_family = learned.get(s.studies[trial.study_id].family(trial), {})
+
+    def is_known(choice: Choice) -> bool:
+        newer = of_family.get(choice.plan.layout)
+        return newer is None or newer.extra_bytes < choice.prediction.extra_bytes + MIB
+
+    return worth_offering(trial, (choice for choice in sized.choices if choice.plan == sized.plan or is_known(choice)))
+
+
+def queued_of(
+    s: Snapshot, trial: Trial, learned: Corrections, guess: float | None = None, passes: int | None = None
+) -> Queued:
+    """The trial as policies know it: a gang with the shapes of its plans and the seconds until its end.
+
+    Where the seconds of a step are not predicted, they are ``guess``. ``passes`` are those that count; default: all.
+    """
+    study = s.studies[trial.study_id]
+    left = max(1, study.steps_of(trial) - trial.step)
+    shapes = tuple(
+        replace(choice.shape, seconds=counted_seconds(trial, choice) or guess)
+        for choice in offer_choices(s, trial, learned)
+    )
+    name = f"trial {trial.number} of study {trial.study_id}"
+    passes = trial.passed_over if passes is None else passes
+    return _gang_of(trial.id, trial.attempt + 1, trial.study_id, shapes, left, passes, study.code, name)
+
+
+@lru_cache(maxsize=2**15)
+def _gang_of(
+    trial_id: int,
+    attempt: int,
+    study_id: int,
+    shapes: tuple[Shape, ...],
+    steps: int,
+    passes: int,
+    code: str | None,
+    name: str,
+) -> Queued:
+    """Thousands may wait for hours, and making their values again takes most of a cycle. ``shapes`` are of one step.
+
+    An epoch counts as one step: then seconds compare only the trials of one study, and the ends of those that run are
+    not predicted.
+    """
+    shapes_to_end = tuple(
+        replace(shape, seconds=None if shape.seconds is None else shape.seconds * steps) for shape in shapes
+    )
+    return Queued(
+        f"{trial_id}/{attempt}",
+        shapes_to_end,
+        passes,
+        arrival=trial_id,
+        study=study_id,
+        resumes=attempt > 1,
+        code=code,
+        name=name,
+    )
+
+
+def ledger_of(
+    cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int, ready: Ready = NONE_READY
+) -> Ledger:
+    """A ledger with the reservations of ``attempts``: all that have not ended, whatever the state of their trials."""
+    ledger = Ledger(cluster, max_gangs_per_device, ready)
+    for attempt in attempts:
+        gang = Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank, attempt.mibs)
+        ledger.restore(gang, attempt.devices)
+    return ledger
+
+
+def seconds_left(s: Snapshot) -> dict[str, float]:
+    """Seconds until each running attempt ends, where they are predicted; those that are being stopped end at once."""
+    left, trials = {}, {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
+    for attempt in s.attempts:
+        trial = trials.get(attempt.trial_id)
+        if trial is None or trial.attempt != attempt.attempt or attempt.outcome is not None:
+            left[attempt.key] = 0.0
+        elif (seconds := step_seconds(trial, attempt)) and (study := s.studies[trial.study_id]).budget.unit == "step":
+            until = next_pause(study.stopping, trial) or study.steps_of(trial)
+            left[attempt.key] = max(0, until - trial.step) * seconds
+    return left
