@@ -6,13 +6,13 @@ A benchmark of several parts has these in a folder:
 - ``estimators`` → ``estimating``: predicted against measured memory and seconds; ``gpu_estimators`` also uses it.
 - ``live_study`` → ``living``: whole studies on virtual devices, in a served ScaMP and with Ray Tune.
 - ``placement`` → ``packing``: how well and how fast gangs are packed, in virtual time.
-- ``planner`` → ``planning``: how good the chosen plans are, and other engines that choose plans.
+- ``planner`` → ``planning``: how good the chosen plans are.
 - ``published`` → ``publishing``: predictions for GPUs against measurements that others have published.
-- ``runtime`` → ``features``, ``papers``, ``porting``, ``reducing`` and ``throughput``: the same curve under every plan,
-  trainings of papers, what ports cost, combined updates of replicas, and speed against loops written by hand.
+- ``runtime`` → ``features``, ``papers``, ``porting`` and ``throughput``: the same curve under every plan, trainings of
+  papers, what ports cost, and speed against loops written by hand.
 - ``same_curve`` → ``curves``: model idioms under every kind of plan.
 - ``search`` → ``searching``: samplers, stopping rules, and the database as Optuna's storage.
 - ``trust`` → ``trusting``: simulated faults, mutants of our own code, and the API under load.
 
-``allocator``, ``prediction_error`` and ``first_minutes`` are one file each. ``running`` runs the parts of all of them.
+``allocator`` and ``first_minutes`` are one file each. ``running`` runs the parts of all of them.
 """

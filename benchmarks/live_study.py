@@ -1,4 +1,4 @@
-"""Measures live studies on virtual devices: against a static policy and Ray Tune, launches, and durable metrics.
+"""Measures live studies on virtual devices: against a static policy and Ray Tune, and launches.
 
 Prints every case, and last the figures as one line of JSON. Other work on the machine falsifies them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.living import launch_part, metrics_part, study_part
+from benchmarks.living import launch_part, study_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
@@ -15,7 +15,6 @@ COMMAND = "python -m benchmarks.live_study --results FILE --write PAGE"
 PARTS: Mapping[str, Part] = {
     "study": study_part,
     "launch": launch_part,
-    "metrics": metrics_part,
 }
 
 

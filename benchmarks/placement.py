@@ -13,7 +13,6 @@ from benchmarks.packing import (
     optimum_part,
     scale_part,
     shares_part,
-    sia_part,
     speed_part,
     studies_part,
     traces_part,
@@ -30,7 +29,6 @@ PARTS: Mapping[str, Part] = {
     "traces": traces_part,
     "mixed": mixed_part,
     "shares": shares_part,
-    "sia": sia_part,
 }
 
 

@@ -1,4 +1,4 @@
-"""Measures how good plans are: predicted seconds against those of real ranks, and the engines that choose plans.
+"""Measures how good plans are: predicted seconds against those of real ranks, and the search that chooses them.
 
 Prints every case, and last the figures as one line of JSON. Use --only, --cases and --results to run a part of the
 cases and to continue later.

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from benchmarks.features import drawn_part, features_part, plans_part
 from benchmarks.papers import trainings_part
 from benchmarks.porting import ports_part
-from benchmarks.reducing import adasum_part, communication_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
-from benchmarks.throughput import throughput_part
+from benchmarks.throughput import communication_part, throughput_part
 
 COMMAND = "python -m benchmarks.runtime --results FILE --write PAGE"
 PARTS: Mapping[str, Part] = {
@@ -25,7 +24,6 @@ PARTS: Mapping[str, Part] = {
     "plans": plans_part,
     "ports": ports_part,
     "throughput": throughput_part,
-    "adasum": adasum_part,
     "communication": communication_part,
     "papers": trainings_part,
 }

@@ -16,7 +16,6 @@ import torch
 
 from benchmarks.searching.asking import asking
 from benchmarks.searching.equal_samplers import CASES, first_difference
-from benchmarks.searching.fronts import nasgraph
 from benchmarks.searching.launched import launched
 from benchmarks.searching.one_shot import STEPS, one_shot
 from benchmarks.searching.population import population
@@ -28,7 +27,6 @@ from benchmarks.searching.tables import hpobench, nas201
 
 NAS201_SEEDS = {"tpe": 20, "nsga2": 20, "evolution": 20, "gp": 3}
 HPOBENCH_SEEDS = {"tpe": 20, "nsga2": 20, "cmaes": 20, "evolution": 20, "gp": 3}
-NASGRAPH_SEEDS = {"tpe": 20, "nsga2": 20, "evolution": 20}
 """Samplers on each table, and seeds of each. A search by ``gp`` takes as long as thirty by ``tpe``."""
 
 
@@ -45,7 +43,6 @@ def main() -> None:
         **asking(num_asks=3 if quick else 15),
         **(nas201({"nsga2": 2}, 30) if quick else nas201(NAS201_SEEDS)),
         **(hpobench({"tpe": 2}, 15) if quick else hpobench(HPOBENCH_SEEDS)),
-        **(nasgraph({"evolution": 2}, 25) if quick else nasgraph(NASGRAPH_SEEDS)),
         **launched(num_seeds=2 if quick else 20),
         **regrets(num_seeds=2 if quick else 40),
         **population(num_seeds=2 if quick else 20),

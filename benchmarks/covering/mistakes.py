@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 from scamp_service.cli.main import main as scamp
 from scamp_service.settings import ROOT
 from scamp_service.sizing.tracing.trace_pool import TracePool
@@ -360,12 +360,12 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 def notes(findings: Sequence[Finding]) -> list[str]:
     """Every answer that is not clear, with its faults."""
-    unclear = [finding for finding in findings if finding.values.get("faults")]
-    lines = [
-        [finding.case, *finding.values["text"].splitlines()[:12], *(f"! {f}" for f in finding.values["faults"])]
-        for finding in unclear
-    ]
-    return [f"{len(unclear)} answers are not clear:", *("\n      ".join(text) for text in lines)] if unclear else []
+
+    def words(finding: Finding) -> str:
+        faults = [f"! {fault}" for fault in finding.values["faults"]]
+        return "\n      ".join([*finding.values["text"].splitlines()[:12], *faults]) if faults else ""
+
+    return listed(findings, words)
 
 
 def answer_to(mistake: Mistake) -> Answer:

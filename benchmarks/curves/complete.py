@@ -14,25 +14,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-from torch.distributed import FileStore
-
 from benchmarks.curves.forks import in_forks
 from benchmarks.features.feature import Feature
 from benchmarks.features.papers import PAPERS
-from benchmarks.features.running import TRIAL, Reports, predicted_peak
+from benchmarks.features.running import predicted_peak, reports_of
 from benchmarks.features.table import EXAMPLES, FEATURES
 from benchmarks.living.alone import FOLDER
 from benchmarks.living.drawn import BATCH, WORKLOAD, draw
-from estimators.model import Candidate, Plan
+from estimators.model import Plan
 from scamp_service.search.proposals import Search
 from scamp_service.study.parse import parse_study
 from scamp_service.study.workload_names import is_file
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError, explain
-from workloads.training.attempt.job import TrainingJob
 from workloads.training.guard.division import DependsOnDivision
-from workloads.training.runtime import lost_its_peers, train
+from workloads.training.runtime import lost_its_peers
 
 FEW, MANY = 6, 200
 """Steps of features and papers, and those of trainings whose time counts."""
@@ -65,7 +61,7 @@ def complete() -> Iterator[Complete]:
         uses.update(rarest)
         yield from (Complete(feature, plan, FEW) for plan in rarest)
     files = [file for file in sorted(EXAMPLES.glob("**/*.yaml")) if "workload:" in file.read_text()]
-    long = [feature for file in files if (feature := _example(file))]
+    long = [example for file in files if (example := _example(file))]
     for number, params in enumerate(draw(0, NUM_LIVE, MANY).candidates):
         long.append(_divided(f"live study, trial {number}", WORKLOAD, FOLDER, params, BATCH))
     yield from (Complete(feature, feature.plans[number % 2], MANY) for number, feature in enumerate(long))
@@ -117,28 +113,12 @@ def trained(case: Complete, folder: Path, seconds: float) -> dict[str, Any]:
 
 def train_rank(case: Complete, rank: int, folder: Path) -> dict[str, Any]:
     """How one rank fared, as ``trained`` says; {"lost": …} if another one has ended."""
-    torch.set_num_threads(1)
-    feature, reports = case.feature, Reports()
-    job = TrainingJob(
-        candidate=Candidate(feature.workload, None, dict(feature.params)),
-        code_dir=feature.folder,
-        plan=case.plan,
-        seed=1,
-        steps=case.steps,
-        report_every=max(1, case.steps // 4),
-        budget_bytes=None,
-        checkpoint_root=folder / "checkpoints",
-        trial_id=TRIAL,
-        resume=None,
-        metrics=["train_loss"],
-    )
     try:
-        store = FileStore(str(folder / "store"), case.plan.world_size) if case.plan.world_size > 1 else None
-        train(job, rank, case.plan.world_size, store, reports)
+        reports = reports_of(case.feature, case.plan, rank, folder, case.steps, max(1, case.steps // 4))
     except DependsOnDivision as error:
         return {"alarm": str(error)}
     except WorkloadError as error:
         return {"refused": str(error)}
     except BaseException as error:
-        return {"lost": str(error)} if lost_its_peers(error) else {"error": explain(error, feature.folder)}
+        return {"lost": str(error)} if lost_its_peers(error) else {"error": explain(error, case.feature.folder)}
     return {"check_share": reports.check_share}

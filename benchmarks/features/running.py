@@ -64,6 +64,41 @@ class Reports:
         return False
 
 
+def reports_of(
+    feature: Feature,
+    plan: Plan,
+    rank: int,
+    folder: Path,
+    steps: int,
+    every: int,
+    begin: int = 0,
+    end: int | None = None,
+) -> Reports:
+    """Reports of one rank every few steps, from step ``begin``, which is 0 or that of a checkpoint, to ``end``.
+
+    Raises the error with which the training ends.
+    """
+    torch.set_num_threads(1)
+    reports = Reports()
+    job = TrainingJob(
+        candidate=Candidate(feature.workload, None, dict(feature.params)),
+        code_dir=feature.folder,
+        plan=plan,
+        seed=1,
+        steps=steps,
+        until=end,
+        report_every=every,
+        budget_bytes=None,
+        checkpoint_root=folder / CHECKPOINTS,
+        trial_id=TRIAL,
+        resume=CheckpointName(TRIAL, begin) if begin else None,
+        metrics=["train_loss"],
+    )
+    store = FileStore(str(folder / f"store-{begin}"), plan.world_size) if plan.world_size > 1 else None
+    train(job, rank, plan.world_size, store, reports)
+    return reports
+
+
 def predicted_peak(feature: Feature, plan: Plan) -> dict[str, Any]:
     """{"peak_bytes": bytes of tensors at the traced peak of the rank of ``plan`` that needs most}.
 
@@ -87,26 +122,9 @@ def train_rank(feature: Feature, plan: Plan, rank: int, folder: Path, begin: int
 
     ``begin`` is 0 or that of a checkpoint in ``folder``. {"lost": …} or {"error": …} if it fails.
     """
-    torch.set_num_threads(1)
     seed_everything(os.getpid())  # as processes do that have had unlike jobs before
-    reports = Reports()
-    job = TrainingJob(
-        candidate=Candidate(feature.workload, None, dict(feature.params)),
-        code_dir=feature.folder,
-        plan=plan,
-        seed=1,
-        steps=WHOLE,
-        until=end,
-        report_every=feature.report_every,
-        budget_bytes=None,
-        checkpoint_root=folder / CHECKPOINTS,
-        trial_id=TRIAL,
-        resume=CheckpointName(TRIAL, begin) if begin else None,
-        metrics=["train_loss"],
-    )
     try:
-        store = FileStore(str(folder / f"store-{begin}"), plan.world_size) if plan.world_size > 1 else None
-        train(job, rank, plan.world_size, store, reports)
+        reports = reports_of(feature, plan, rank, folder, WHOLE, feature.report_every, begin, end)
     except BaseException as error:
         if lost_its_peers(error):
             return {"lost": str(error)}

@@ -13,7 +13,6 @@ from benchmarks.living.alone import Training
 from benchmarks.living.drawn import NUM_DEVICES
 from benchmarks.living.service import Ran, serving
 from benchmarks.living.study_part import in_process
-from benchmarks.running.results import Finding
 from scamp_service.model import Attempt
 
 TITLE = "Trials of one step"
@@ -133,8 +132,3 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     if len(rates) == 2:
         values["trials_per_second_ratio"] = rates["ScaMP"] / rates["Ray Tune"]
     return values
-
-
-def notes(findings: Sequence[Finding]) -> list[str]:
-    """Why cases failed."""
-    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]

@@ -216,7 +216,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 def notes(findings: Sequence[Finding]) -> list[str]:
     """Where processor time went, in each system."""
     lines = []
-    for finding in (finding for finding in findings if not finding.failure):
+    for finding in findings:
         for name in ("processor", "static_processor"):
             used = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in finding.values[name].items())
             lines.append(f"  {finding.case}, {'ScaMP' if name == 'processor' else 'static'}: {used}")

@@ -8,7 +8,6 @@ from itertools import product
 from statistics import fmean
 
 from benchmarks.packing.costs import draw
-from benchmarks.running.results import Finding
 from estimators.devices.catalogue import gpu
 from estimators.model import MIB
 from placement.model import Cluster, Device
@@ -98,8 +97,3 @@ def _mib(kind: str) -> int:
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """The mean ratio."""
     return {"mixed_ratio": fmean(result.ratio for result in results)}
-
-
-def notes(findings: Sequence[Finding]) -> list[str]:
-    """Why cases failed."""
-    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]

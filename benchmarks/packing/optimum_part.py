@@ -16,7 +16,6 @@ from statistics import fmean
 
 from benchmarks.packing.ahead import best_schedule
 from benchmarks.packing.instances import NUM_INSTANCES, instance
-from benchmarks.running.results import Finding
 
 OPTIMA = Path(__file__).with_name("optima.json")
 EVALUATIONS = 20_000
@@ -92,8 +91,3 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         "optimum_mean_ratio": fmean(result.ratio for result in results),
         "optimum_max_ratio": max(result.ratio for result in results),
     }
-
-
-def notes(findings: Sequence[Finding]) -> list[str]:
-    """Nothing."""
-    return []

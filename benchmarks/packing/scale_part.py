@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.running.results import Finding
 from placement.model import Cluster, Device, Shape
 from placement.packing.policies import policy_named
 from placement.simulation.schedule import Job, ScheduleOptions, schedule
@@ -90,11 +89,6 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         elif result.policy == "pack":
             values |= {"sim_10k_seconds": round(result.seconds, 3), "sim_10k_mb": round(result.mb, 1)}
     return values
-
-
-def notes(findings: Sequence[Finding]) -> list[str]:
-    """Why cases failed."""
-    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]
 
 
 def draw(num_trials: int, seed: int) -> list[Job]:

@@ -9,7 +9,6 @@ from statistics import fmean, pstdev
 
 from benchmarks.packing.costs import Training, draw
 from benchmarks.packing.mixed_part import KINDS, SPEEDS, devices_of
-from benchmarks.running.results import Finding
 from placement.exact.shares import Member, Shares, best_shares
 from placement.model import Cluster, Device, Placement, Queued, Shape
 from placement.packing.allotment import allot
@@ -175,8 +174,3 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         for name, offered in (("shares_offered_ratio", True), ("shares_needed_ratio", False))
     }
     return {name: fmean(values) for name, values in ratios.items() if values}
-
-
-def notes(findings: Sequence[Finding]) -> list[str]:
-    """Why cases failed."""
-    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.running.results import Finding
 from placement.model import Cluster, Device, Gang
 from placement.packing.ledger import Ledger
 
@@ -91,8 +90,3 @@ def _run(case: Case) -> Result:
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """The slower of the two largest clusters."""
     return {"place_p99_us": max(result.p99_us for result in results if result.num_devices == 10_000)}
-
-
-def notes(findings: Sequence[Finding]) -> list[str]:
-    """Nothing."""
-    return []

@@ -20,7 +20,7 @@ from benchmarks.packing.costs import (
     table,
 )
 from benchmarks.packing.running import Outcome, run
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 from placement.model import Queued
 from placement.packing.allotment import least_target
 from placement.packing.policies import policy_named
@@ -136,8 +136,4 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 def notes(findings: Sequence[Finding]) -> list[str]:
     """How many gangs were on more nodes than they need."""
-    return [
-        f"  {finding.case}: {finding.values['num_apart']} gangs apart"
-        for finding in findings
-        if finding.values.get("num_apart")
-    ]
+    return listed(findings, lambda finding: f"{num} gangs apart" if (num := finding.values.get("num_apart")) else "")

@@ -11,7 +11,6 @@ from typing import Any
 
 from benchmarks.packing.costs import cluster, kind, table
 from benchmarks.packing.generated import PHILLY, TraceJob, at_load, generate
-from benchmarks.running.results import Finding
 from estimators.devices.communication import Group, collective_seconds
 from placement.model import Shape
 from placement.packing.policies import policy_named
@@ -172,8 +171,3 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         "elastic_jobs_ratio_with_equal_batches": fmean(result.jobs_ratio("elastic") for result in highest),
         "elastic_completion_ratio_with_equal_batches": fmean(result.completion_ratio("elastic") for result in highest),
     }
-
-
-def notes(findings: Sequence[Finding]) -> list[str]:
-    """Why cases failed."""
-    return [f"  {finding.case}: {finding.failure}" for finding in findings if finding.failure]

@@ -13,7 +13,7 @@ from time import perf_counter
 
 from benchmarks.planning.gpt import Model, capacity_bytes, costs_of, unlike, ways_of
 from benchmarks.planning.oracle import Question, by_programming, by_trying, draw, price
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from placement.exact.search import StagedPlan, search
@@ -134,13 +134,8 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def notes(findings: Sequence[Finding]) -> list[str]:
-    """Every case with a mismatch or without a result."""
-    bad = [
-        f"  {finding.case}: {finding.failure or finding.values['plan']}"
-        for finding in findings
-        if finding.failure or finding.values["mismatches"]
-    ]
-    return [f"{len(bad)} cases of the search failed:", *bad] if bad else []
+    """Every case with a mismatch."""
+    return listed(findings, lambda finding: finding.values["plan"] if finding.values["mismatches"] else "")
 
 
 def measure(case: Case, seconds: float) -> Result:

@@ -71,5 +71,5 @@ class HasNotes(Protocol):
     """A part with more to say after the last case."""
 
     def notes(self, findings: Sequence[Finding], /) -> list[str]:
-        """Lines to print at the end."""
+        """Lines to print at the end about the findings that have a result."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -30,6 +30,11 @@ class Finding:
     failure: str = ""
     day: str = field(default_factory=lambda: str(date.today()))
     seconds: float = 0.0  # of wall-clock time
+
+
+def listed(findings: Iterable[Finding], words: Callable[[Finding], str]) -> list[str]:
+    """A line for each finding about which ``words`` says something."""
+    return [f"  {finding.case}: {text}" for finding in findings if (text := words(finding))]
 
 
 class Results:

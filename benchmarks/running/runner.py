@@ -58,7 +58,8 @@ def run_parts(
         findings = part.in_order(findings) if isinstance(part, HasOrder) else findings
         sections[name] = Section(part.TITLE, part.ABOUT, part.HEADER, len(every), findings, figures(part, findings))
         if name in chosen:
-            closing += part.notes(findings) if isinstance(part, HasNotes) else failures(name, findings)
+            done = [finding for finding in findings if not finding.failure]
+            closing += [*(part.notes(done) if isinstance(part, HasNotes) else []), *failures(name, findings)]
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
         options.write.write_text(page(title, command, list(sections.values())))

@@ -104,7 +104,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 def notes(findings: Sequence[Finding]) -> list[str]:
     """Lists losses, and the time to recovery by what was hit."""
-    lines = [f"  {finding.case}: {why}" for finding in findings for why in finding.values.get("why", [finding.failure])]
+    lines = [f"  {finding.case}: {why}" for finding in findings for why in finding.values["why"]]
     by_victim: dict[str, list[float]] = {}
     for finding in findings:
         for victim, seconds in finding.values.get("seconds", []):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("scamp", "api", "scamp_service", "workloads", "placement", "estimators")
@@ -52,13 +52,6 @@ MUTANTS = (
         ("tests/scamp_service/store", *SIMULATED),
     ),
     Case(
-        "term: a new holder has the term of the old one",
-        f"{STORE}/statements.py",
-        "term=_L.c.term + 1",
-        "term=_L.c.term",
-        ("tests/scamp_service/store",),
-    ),
-    Case(
         "term: ranks obey a controller that was replaced",
         f"{CLUSTER}/worker/rank.py",
         "if term < self._term:",
@@ -77,13 +70,6 @@ MUTANTS = (
         f"{CONTROL}/leadership.py",
         "silent >= self._seconds or",
         "silent >= 0 or",
-        ("tests/scamp_service/control/test_leadership.py",),
-    ),
-    Case(
-        "lease: a standby waits from its start, not from the last change",
-        f"{CONTROL}/leadership.py",
-        "if self._seen is None or self._seen[0] != seen:",
-        "if self._seen is None:",
         ("tests/scamp_service/control/test_leadership.py",),
     ),
     Case(
@@ -115,32 +101,11 @@ MUTANTS = (
         ("tests/scamp_service/control/decide", *SIMULATED),
     ),
     Case(
-        "term: a rank that a deposed controller starts obeys it",
-        f"{CLUSTER}/worker/rank.py",
-        "if lease is not None and lease.term > term:",
-        "if False and lease is not None:",
-        ("tests/scamp_service/cluster/worker/test_rank.py",),
-    ),
-    Case(
-        "lease: nobody leads a database that can only be read",
-        f"{CLUSTER}/sink.py",
-        "elif now - since > UNCHANGED_SECONDS:",
-        "elif now - since > 1e9:",
-        ("tests/scamp_service/cluster/test_sink.py",),
-    ),
-    Case(
         "ledger: memory that is reserved counts as free",
         "placement/packing/ledger.py",
         "return has_room and gang.mib_per_rank <= account.free_mib",
         "return has_room",
         ("tests/placement/packing", *SIMULATED),
-    ),
-    Case(
-        "ledger: memory of a gang is freed twice",
-        "placement/packing/ledger.py",
-        "account.held_mib -= account.gangs.pop(gang_id)",
-        "account.held_mib -= 2 * account.gangs.pop(gang_id)",
-        ("tests/placement/packing",),
     ),
     Case(
         "ledger: devices that are kept for a gang are given to others",
@@ -150,13 +115,6 @@ MUTANTS = (
         ("tests/placement/packing",),
     ),
     Case(
-        "ledger: gangs that start on kept devices take what the other one needs",
-        "placement/packing/ledger.py",
-        "sum(largest) - mib",
-        "sum(largest)",
-        ("tests/placement/packing/test_packer.py",),
-    ),
-    Case(
         "projects: a quota is off by one",
         "placement/packing/projects.py",
         "devices[claim.project] + claim.num_ranks > project.devices",
@@ -164,38 +122,10 @@ MUTANTS = (
         ("tests/placement/packing/test_projects.py",),
     ),
     Case(
-        "projects: the quota of trials is off by one",
-        "placement/packing/projects.py",
-        "trials[claim.project] >= project.trials",
-        "trials[claim.project] > project.trials",
-        ("tests/placement/packing/test_projects.py",),
-    ),
-    Case(
-        "projects: trials age by the wall clock, not by the trials that pass them",
-        f"{CONTROL}/decide/place.py",
-        "passes = min(most, trial.passed_over + counts.get(gang_id, counted[gang_id]) - counted[gang_id])",
-        "passes = min(most, int(s.now - trial.created_at) // 60)",
-        ("tests/scamp_service/control/decide/test_place.py",),
-    ),
-    Case(
-        "projects: trials age in every round, whatever starts",
-        "placement/packing/turns.py",
-        "queued.passed_over + sum(not _goes_first(other, queued) for other in later)",
-        "queued.passed_over + 1",
-        ("tests/placement/packing/test_packer.py",),
-    ),
-    Case(
         "projects: trials of low priority wait forever",
         "placement/packing/projects.py",
         "return highest if claim.passed_over >= PASSES_BEFORE_RESERVATION else claim.priority",
         "return claim.priority",
-        ("tests/placement/packing/test_projects.py",),
-    ),
-    Case(
-        "projects: small trials keep a large one of their project waiting forever",
-        "placement/packing/projects.py",
-        'blocked[claim.project] = f"{project.devices} devices at once"',
-        'over_quota[claim.id] = ""',
         ("tests/placement/packing/test_projects.py",),
     ),
     Case(
@@ -206,23 +136,10 @@ MUTANTS = (
         ("tests/scamp_service/control/decide/test_preempt.py",),
     ),
     Case(
-        "projects: trials of equal priority stop each other",
-        f"{CONTROL}/decide/preempt.py",
-        "].sharing.priority < priority",
-        "].sharing.priority <= priority",
-        ("tests/scamp_service/control/decide/test_preempt.py",),
-    ),
-    Case(
         "ledger: attempts that are being stopped hold nothing",
         f"{CONTROL}/decide/rules/gangs.py",
         "    for attempt in attempts:\n",
         '    for attempt in (one for one in attempts if one.state != "STOPPING"):\n',
-    ),
-    Case(
-        "ledger: an attempt ends although its ranks still live",
-        f"{CONTROL}/decide/follow.py",
-        "if s.may_hold_memory(attempt):\n        if",
-        "if False:\n        if",
     ),
     Case(
         "ledger: ranks that do not answer hold nothing",
@@ -239,24 +156,10 @@ MUTANTS = (
         ("tests/scamp_service/control/decide",),
     ),
     Case(
-        "ledger: a foreign ScaMP's devices are used as well",
-        f"{CLUSTER}/devices/pools.py",
-        "if identity != self._identity",
-        "if False",
-        ("tests/scamp_service/cluster/devices/test_pools.py",),
-    ),
-    Case(
         "retry: a trial is run again although its ranks were done",
         f"{CONTROL}/decide/follow.py",
         "        case Outcome.DONE:\n",
         "        case Outcome.DONE if attempt.attempt > 1:\n",
-    ),
-    Case(
-        "retry: the lost devices of a plan are not waited for",
-        f"{CONTROL}/decide/finish.py",
-        "RETURN_SECONDS if refusals.once_fit else JOIN_SECONDS",
-        "JOIN_SECONDS",
-        ("tests/scamp_service/control/decide", *SIMULATED),
     ),
     Case(
         "retry: losses are not counted",
@@ -280,26 +183,6 @@ MUTANTS = (
         ("tests/scamp_service/control/decide", *SIMULATED),
     ),
     Case(
-        "retry: an orderly end of the service costs a loss",
-        f"{CONTROL}/controller.py",
-        "if attempt.outcome is None:",
-        "if False:",
-    ),
-    Case(
-        "retry: a fault of the host is retried at once",
-        f"{CONTROL}/decide/rules/faults.py",
-        "FIRST_WAIT_SECONDS * 2.0 ** (num_faults - 1)",
-        "0.0",
-        ("tests/scamp_service/control/decide",),
-    ),
-    Case(
-        "retry: a wider plan that fails ends its trial",
-        f"{CONTROL}/decide/follow.py",
-        "        case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if",
-        "        case Outcome.LOST | Outcome.STALLED if",
-        SIMULATED,
-    ),
-    Case(
         "retry: a candidate that the host could not trace fails",
         f"{CONTROL}/decide/size.py",
         "case Unsized(may_pass=True) as",
@@ -311,13 +194,6 @@ MUTANTS = (
         "workloads/training/checkpoints/retention.py",
         "if name not in needed]",
         "]",
-        ("tests/workloads/training/checkpoints/test_retention.py",),
-    ),
-    Case(
-        "retention: the newest checkpoint is deleted",
-        "workloads/training/checkpoints/retention.py",
-        "past[:-KEEP]",
-        "past",
         ("tests/workloads/training/checkpoints/test_retention.py",),
     ),
     Case(
@@ -340,26 +216,12 @@ MUTANTS = (
         "if patience:",
         ("tests/scamp_service/control/decide",),
     ),
-    Case(
-        "watchdog: the study's own limit is not obeyed",
-        f"{CONTROL}/decide/rules/watch.py",
-        "        return budget.stall_seconds\n",
-        "        return LEAST_SECONDS\n",
-        ("tests/scamp_service/control/decide",),
-    ),
-    Case(
-        "watchdog: stalls count as single losses",
-        f"{CONTROL}/decide/follow.py",
-        "STALL_WEIGHT = 3",
-        "STALL_WEIGHT = 1",
-        ("tests/scamp_service/control/decide",),
-    ),
 )
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
     """Every mutant, or two that are soon caught; ``seed`` is not used."""
-    return MUTANTS[2:5:2] if quick else MUTANTS
+    return MUTANTS[1:4:2] if quick else MUTANTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,8 +272,4 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 def notes(findings: Sequence[Finding]) -> list[str]:
     """Every mutant that no test has noticed."""
-    return [
-        f"  not caught: {finding.case} {finding.failure}"
-        for finding in findings
-        if finding.failure or not finding.values["caught"]
-    ]
+    return listed(findings, lambda finding: "" if finding.values["caught"] else "not caught")

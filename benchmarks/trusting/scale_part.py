@@ -6,14 +6,12 @@ The API answers in this process. Times are medians in milliseconds of the wall c
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -252,20 +250,3 @@ def _live_ticks(store: Store) -> float:
         taken.append(controller.timed_tick())
         world.advance(world.clock.now + 0.1)
     return median(taken)
-
-
-def main() -> None:
-    """Run all cases, and print them and the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="only a few trials, to check that everything runs")
-    options = parser.parse_args()
-    results = []
-    print("  ".join(f"{word:>12}" for word in HEADER))
-    for case in cases(options.quick, 0):
-        results.append(measure(case, 0.0))
-        print("  ".join(f"{word:>12}" for word in [*results[-1].row(), str(case)]), flush=True)
-    print(json.dumps({**figures(results), "cases": [asdict(result) for result in results]}))
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 from tests.quick_store import empty_store
 from tests.simulation.simulation import Simulation
 
@@ -96,8 +96,4 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 def notes(findings: Sequence[Finding]) -> list[str]:
     """The first failure of each case that has any."""
-    return [
-        f"  {finding.case}: {finding.failure or finding.values['why']}"
-        for finding in findings
-        if finding.failure or finding.values["why"]
-    ]
+    return listed(findings, lambda finding: finding.values["why"])

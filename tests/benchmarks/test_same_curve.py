@@ -45,7 +45,7 @@ def test_idioms_are_the_workloads_of_the_folders() -> None:
     pairs = idioms(FOLDERS)
     names = [str(idiom) for idiom, _ in pairs]
     assert "state.py:BatchNormBlocks" in [str(idiom) for idiom, depends in pairs if depends]
-    assert "passes.py:DeepEquilibrium" in names
+    assert "passes.py:LossInModel" in names
     assert not any(name.endswith((":Points", ":Drawing")) for name in names)
     assert len(set(names)) == len(names)
 

@@ -19,7 +19,7 @@ from benchmarks.covering.evaluated import MODELS
 from benchmarks.covering.parts.gangs_part import Result
 from benchmarks.estimating import ranks
 from benchmarks.estimating.measuring import heap
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 from estimators.model import Plan
 from estimators.tracing.tracer import trace
 from workloads.parallel.apply import rank_part, spread_optimizer
@@ -132,13 +132,9 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def notes(findings: Sequence[Finding]) -> list[str]:
-    """Every case with an error of more than ``MOST_PERCENT``, and every one that failed."""
-    off = [
-        f"  {finding.case}: {finding.failure or ', '.join(finding.row)}"
-        for finding in findings
-        if finding.failure or max(map(abs, Result(**finding.values).errors_pct)) > MOST_PERCENT
-    ]
-    return [f"{len(off)} evaluations failed, or are off by more than {MOST_PERCENT} %:", *off] if off else []
+    """Every case with an error of more than ``MOST_PERCENT``."""
+    off = [finding for finding in findings if Result(**finding.values).largest_error_pct > MOST_PERCENT]
+    return listed(off, lambda finding: ", ".join(finding.row))
 
 
 def measure(case: Case, seconds: float) -> Result:

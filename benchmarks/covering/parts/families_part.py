@@ -12,7 +12,7 @@ from statistics import median
 from benchmarks.covering.asked import Asked
 from benchmarks.covering.asking import Answer, ask, tracked, where_refused
 from benchmarks.covering.models.listed import LEFT_OUT, LISTED
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 from estimators.model import MIB
 
 BATCH = 3
@@ -91,7 +91,8 @@ def _of_tracker(results: Sequence[Result]) -> dict[str, float]:
 
 def notes(findings: Sequence[Finding]) -> list[str]:
     """Every refused family with its reason, and every family that is left out of the list."""
-    without = [finding for finding in findings if finding.values.get("refusal")]
-    refused = [f"  {finding.case}: {finding.values['refusal']} [{finding.values['refused_at']}]" for finding in without]
+    refused = listed(
+        findings, lambda f: f"{f.values['refusal']} [{f.values['refused_at']}]" if f.values["refusal"] else ""
+    )
     left_out = [f"  {name}: {reason}" for name, reason in LEFT_OUT.items()]
     return [f"{len(refused)} families refused:", *refused, f"{len(left_out)} families left out:", *left_out]

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.covering import divided
 from benchmarks.estimating import ranks
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 from estimators.model import MIB, Plan
 from workloads.function import FunctionWorkload
 from workloads.protocol import Workload
@@ -130,6 +130,11 @@ class Result:
         return [100 * (p / min(max(p, min(ends)), max(ends)) - 1) for p, ends in pairs]
 
     @property
+    def largest_error_pct(self) -> float:
+        """The largest of the absolute errors."""
+        return max(map(abs, self.errors_pct))
+
+    @property
     def errors_by_hook_pct(self) -> list[float]:
         """Error of each rank's prediction in percent of what torch's allocation hook reports."""
         return [100 * (p / a - 1) for p, a in zip(self.predicted, self.allocated, strict=True)]
@@ -153,13 +158,9 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def notes(findings: Sequence[Finding]) -> list[str]:
-    """Every gang with an error of more than ``MOST_PERCENT``, and every one that failed."""
-    off = [
-        f"  {finding.case}: {finding.failure or ', '.join(finding.row)}"
-        for finding in findings
-        if finding.failure or max(map(abs, Result(**finding.values).errors_pct)) > MOST_PERCENT
-    ]
-    return [f"{len(off)} gangs failed, or are off by more than {MOST_PERCENT} %:", *off] if off else []
+    """Every gang with an error of more than ``MOST_PERCENT``."""
+    off = [finding for finding in findings if Result(**finding.values).largest_error_pct > MOST_PERCENT]
+    return listed(off, lambda finding: ", ".join(finding.row))
 
 
 def measure(case: Gang, seconds: float) -> Result:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.covering.heads import HEADS, PROBLEMS, LibraryFails, families_of, held_to_library, workload_of
 from benchmarks.covering.models.listed import LISTED, UNAFFORDABLE
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 
 NUM_OF_HEAD, NUM_MIXTURES, SECOND_SEED = 2, 3, 20261128
 TOLERANCE, ROUNDING = 1e-6, 1e-5
@@ -107,9 +107,5 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def notes(findings: Sequence[Finding]) -> list[str]:
-    """Every refusal, every case in which the library fails, and every one without a result."""
-    lines = []
-    for finding in findings:
-        words = finding.failure or finding.values["refusal"] or finding.values["library"]
-        lines += [f"  {finding.case}: {words}"] if words else []
-    return lines
+    """Every refusal, and every case in which the library fails."""
+    return listed(findings, lambda finding: finding.values["refusal"] or finding.values["library"])

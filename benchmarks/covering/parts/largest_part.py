@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.covering.asked import Asked
 from benchmarks.estimating.oom import NUM_STEPS, run_under
 from benchmarks.running.process import last_line
-from benchmarks.running.results import Finding
+from benchmarks.running.results import Finding, listed
 from estimators.memory import largest_micro_batch, predict
 from estimators.model import MIB, Layout, Plan
 from estimators.trace import profile_of
@@ -110,12 +110,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 def notes(findings: Sequence[Finding]) -> list[str]:
     """Every case that did not run to its end."""
-    bad = [
-        f"  {finding.case}: {finding.failure or finding.values['end']}"
-        for finding in findings
-        if finding.failure or finding.values["end"]
-    ]
-    return [f"{len(bad)} largest micro-batches did not run:", *bad] if bad else []
+    return listed(findings, lambda finding: finding.values["end"])
 
 
 def measure(case: Limited, seconds: float) -> Result:

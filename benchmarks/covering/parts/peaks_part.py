@@ -25,6 +25,7 @@ from benchmarks.covering.models.listed import LISTED, UNAFFORDABLE
 from benchmarks.estimating.measuring import heap
 from benchmarks.estimating.measuring.counted import peak_over_kept, steps
 from benchmarks.running.process import last_line
+from benchmarks.running.results import Finding, listed
 from estimators.model import MIB
 
 BATCHES, ARITHMETIC, NUM_FAMILIES = (3, 7, 13), ("fp32", "bf16", "amp"), 50
@@ -122,12 +123,9 @@ def _spread(sizes: list[float]) -> dict[str, float]:
     return {"median_pct": median(ordered), "p95_pct": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]}
 
 
-def notes(findings: Sequence[Any]) -> list[str]:
-    """Every refused case with its reason, and every failure of the tracker."""
-    refused = [
-        f"  {finding.case}: {finding.values['refusal']}" for finding in findings if finding.values.get("refusal")
-    ]
-    return [f"{len(refused)} cases refused:", *refused] if refused else []
+def notes(findings: Sequence[Finding]) -> list[str]:
+    """Every refused case with its reason."""
+    return listed(findings, lambda finding: finding.values["refusal"])
 
 
 def measure(case: Asked, seconds: float) -> Result:

@@ -12,7 +12,6 @@ from typing import Any
 from benchmarks.covering import uneven
 from benchmarks.covering.parts import gangs_part
 from benchmarks.estimating import ranks
-from benchmarks.running.results import Finding
 from estimators.model import Plan
 from workloads.function import FunctionWorkload
 from workloads.protocol import Workload
@@ -81,11 +80,6 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     """The number of gangs, and the largest absolute error of the ranks that need most."""
     errors = [abs(error) for result in results for error in result.errors_pct]
     return {"uneven_ranks_cases": len(results), "uneven_ranks_max_pct": max(errors)}
-
-
-def notes(findings: Sequence[Finding]) -> list[str]:
-    """Every gang with an error of more than ``gangs_part.MOST_PERCENT``, and every one that failed."""
-    return gangs_part.notes(findings)
 
 
 def measure(case: Gang, seconds: float) -> Result:

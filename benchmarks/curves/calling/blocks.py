@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .base import Block, Form, Net, errors
+from .base import Block, Form, Net
 
 
 @dataclass
@@ -120,40 +120,6 @@ class OneBlock(Form):
 
     def make_blocks(self):
         return [self.block(self.width)] * 3
-
-
-class ExitsNet(Net):
-    def forward(self, words):
-        x, exits = self.words(words), []
-        for block in self.blocks:
-            x = block(x)
-            exits.append(self.head(x))
-        return exits
-
-
-class EarlyExits(Form):
-    """The head reads the result of every block (deep supervision)."""
-
-    net = ExitsNet
-
-    def losses(self, model, batch):
-        words, labels = batch
-        exits = model(words)
-        return sum(errors(logits, labels) for logits in exits) / len(exits)
-
-
-class InsideBlock(Block):
-    def forward(self, x):
-        return x + checkpoint(self.change, x, use_reentrant=True)
-
-
-class ReentrantInside(Form):
-    """Blocks recompute their inner part by re-entrant checkpoints.
-
-    From https://github.com/pytorch/pytorch/issues/153354.
-    """
-
-    block = InsideBlock
 
 
 class AroundNet(Net):

@@ -4,7 +4,7 @@ import copy
 
 import torch
 
-from .base import WORDS, Form, Net, distance, errors
+from .base import Form, Net, distance, errors
 
 
 class Twice(Form):
@@ -69,32 +69,3 @@ class Perturbed(Form):
         with torch.no_grad():
             harder = torch.where(logits.argmax(-1) == labels, words, words.roll(1, 1))
         return errors(logits, labels) + 0.5 * errors(model(harder), labels)
-
-
-class Refined(Net):
-    """Takes its own earlier logits as a second argument."""
-
-    def __init__(self, width, blocks):
-        super().__init__(width, blocks)
-        self.again = torch.nn.Linear(WORDS, width)
-
-    def forward(self, words, before=None):
-        x = self.words(words)
-        if before is not None:
-            x = x + self.again(before)
-        return self.head(self.body(x))
-
-
-class SelfConditioned(Form):
-    """The model gets its first answer, detached, as an input of its second call.
-
-    From https://github.com/lucidrains/denoising-diffusion-pytorch (self-conditioning).
-    """
-
-    net = Refined
-
-    def losses(self, model, batch):
-        words, labels = batch
-        with torch.no_grad():
-            first = model(words)
-        return errors(model(words, before=first), labels)

@@ -42,29 +42,6 @@ class LstmBlocks(Texts):
         return TextNet(LstmBlock(), LstmBlock())
 
 
-class CellBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.RNNCell(WIDTH, WIDTH)
-
-    def forward(self, x):
-        state, states = None, []
-        for moment in x.unbind(1):
-            state = self.cell(moment, state)
-            states.append(state)
-        return x + torch.stack(states, 1)
-
-
-class RecurrentCells(Texts):
-    """A cell that a Python loop calls once for each word: one module, six calls in a pass.
-
-    From https://github.com/facebookresearch/fairscale/issues/777 (several passes through a checkpointed module).
-    """
-
-    def build_model(self):
-        return TextNet(CellBlock(), CellBlock())
-
-
 class AttentionBlock(nn.Module):
     def __init__(self):
         super().__init__()

@@ -61,27 +61,6 @@ class TransposedWeights(Points):
         return Stack(*(TransposedBlock() for _ in range(2)))
 
 
-class FusedStorageBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        gate, value, out = (torch.randn(3 * WIDTH, WIDTH) * 0.2).chunk(3)
-        self.gate, self.value, self.out = nn.Parameter(gate), nn.Parameter(value), nn.Parameter(out)
-
-    def forward(self, x):
-        hidden = functional.linear(x, self.gate).sigmoid() * functional.linear(x, self.value)
-        return x + functional.linear(hidden, self.out)
-
-
-class FusedStorage(Points):
-    """Three weights that are views of one storage, as after splitting a fused matrix.
-
-    From https://github.com/pytorch/pytorch/pull/24828 (parameters that are views of one flat tensor).
-    """
-
-    def build_model(self):
-        return Stack(*(FusedStorageBlock() for _ in range(2)))
-
-
 class FourierBlock(nn.Module):
     def __init__(self):
         super().__init__()

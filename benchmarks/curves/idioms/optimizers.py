@@ -74,37 +74,6 @@ class NoDecayByName(Trained):
         return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
 
 
-class LayerWise(torch.optim.Optimizer):
-    """Each tensor's step is as long as its norm says (LARS); a tensor without dimensions and a number are its state."""
-
-    def __init__(self, params, lr):
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["trust"], state["num_steps"] = torch.ones(()), 0
-                state["num_steps"] += 1
-                ratio = (parameter.norm() + 0.1) / (parameter.grad.norm() + 0.1)
-                state["trust"].mul_(0.5).add_(float(ratio), alpha=0.5)
-                parameter.sub_(parameter.grad * float(state["trust"]) * group["lr"] / state["num_steps"] ** 0.5)
-
-
-class LayerWiseRates(Trained):
-    """An optimizer of the user's own that uses norms of whole tensors, with scalar state.
-
-    From https://github.com/facebookresearch/fairscale/issues/696 (FSDP and optimizers such as LARC).
-    """
-
-    def optimizer(self, model):
-        return LayerWise(model.parameters(), lr=0.05)
-
-
 class AveragedWeights(Points):
     """A hook after the optimizer's step moves a frozen average of the model, with which evaluation works.
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .points import LENGTH, WIDTH, WORDS, Images, Points, Stack, Texts
+from .points import WIDTH, Images, Points, Stack
 
 
 class MovingTarget(nn.Module):
@@ -243,41 +243,6 @@ class InitializedByData(Points):
 
     def build_model(self):
         return Stack(*(ActNorm() for _ in range(2)))
-
-
-class RenormedBlock(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH, max_norm=2.0)
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x, words):
-        return x + self.linear(x + self.words(words)).tanh()
-
-
-class RenormedEmbedding(Texts):
-    """Embeddings with max_norm: each lookup shortens the rows that it uses, in place.
-
-    From https://github.com/pytorch/pytorch/issues/37246 (max_norm changes the weight of a replica).
-    """
-
-    writes_batch_state = True
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.places = nn.Parameter(torch.randn(LENGTH, WIDTH) * 0.1)
-            self.blocks = nn.ModuleList(RenormedBlock() for _ in range(2))
-            self.head = nn.Linear(WIDTH, WORDS)
-
-        def forward(self, words):
-            x = self.places.expand(len(words), LENGTH, WIDTH)
-            for block in self.blocks:
-                x = block(x, words)
-            return self.head(x)
-
-    def build_model(self):
-        return self.Net()
 
 
 class Memory(nn.Module):

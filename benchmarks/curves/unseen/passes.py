@@ -7,47 +7,6 @@ from torch.nn import functional
 from .base import OUTPUTS, WIDTH, Labels, Mixer, Tower, Vectors
 
 
-class Equilibrium(nn.Module):
-    """The fixed point z of tanh(0.4 W z + x); the backward pass solves for its gradient in a hook on z."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(WIDTH, WIDTH)
-        nn.init.orthogonal_(self.inner.weight)
-
-    def once(self, z, x):
-        return (0.4 * self.inner(z) + x).tanh()
-
-    def forward(self, x):
-        with torch.no_grad():
-            z = torch.zeros_like(x)
-            for _ in range(15):
-                z = self.once(z, x)
-        z = self.once(z, x)
-        if torch.is_grad_enabled():
-            point = z.detach().requires_grad_()
-            value = self.once(point, x)
-
-            def solve(gradient):
-                solution = gradient
-                for _ in range(15):
-                    solution = torch.autograd.grad(value, point, solution, retain_graph=True)[0] + gradient
-                return solution
-
-            z.register_hook(solve)
-        return z
-
-
-class DeepEquilibrium(Vectors):
-    """Blocks are solvers under no_grad; a hook on their output solves for the gradient, by autograd.grad.
-
-    From https://github.com/locuslab/deq/issues/11 (two ways to write the backward pass).
-    """
-
-    def build_model(self):
-        return Tower(*(Equilibrium() for _ in range(2)))
-
-
 class FusedCrossEntropy(torch.autograd.Function):
     """Mean cross entropy of x @ weight.T, in chunks of samples; the forward pass computes the gradients already."""
 

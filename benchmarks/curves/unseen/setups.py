@@ -1,51 +1,12 @@
 """How training is set up: marks on parameters, optimizers, the default dtype, initialisation, padded batches."""
 
 from collections import OrderedDict
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from .base import LENGTH, TOKENS, WIDTH, Mixer, Sentences, Tower, Vectors
-
-
-class Recurrence(nn.Module):
-    """Marks its own parameters: one has a learning rate of its own, two are not decayed."""
-
-    a_log: Any
-    d: Any
-
-    def __init__(self):
-        super().__init__()
-        self.mix = nn.Linear(WIDTH, WIDTH)
-        self.a_log = nn.Parameter(torch.log(torch.arange(1.0, WIDTH + 1)))
-        self.a_log._no_weight_decay = True
-        self.a_log._optim = {"lr": 0.01}
-        self.d = nn.Parameter(torch.ones(WIDTH))
-        self.d._no_weight_decay = True
-
-    def forward(self, x):
-        return x * (-self.a_log.exp()).exp() + self.d * self.mix(x).tanh()
-
-
-class MarkedParameters(Vectors):
-    """The optimizer's groups follow from attributes that modules have set on their parameters.
-
-    From https://github.com/state-spaces/mamba/issues/798 (_no_weight_decay, and who reads it).
-    """
-
-    def build_model(self):
-        return Tower(*(Recurrence() for _ in range(2)))
-
-    def optimizer(self, model):
-        groups = {}
-        for parameter in model.parameters():
-            options = {"weight_decay": 0.0 if getattr(parameter, "_no_weight_decay", False) else 0.5}
-            options |= getattr(parameter, "_optim", {})
-            group = groups.setdefault(tuple(sorted(options.items())), {"params": [], **options})
-            group["params"].append(parameter)
-        return torch.optim.SGD(list(groups.values()), lr=0.05, momentum=0.9)
 
 
 class Lookahead(torch.optim.Optimizer):

@@ -31,5 +31,5 @@ def test_the_figures_are_the_median_and_the_worst_and_how_often_ctrl_c_ended_wel
     assert round(values["interrupted_pct"]) == 67
 
 
-def test_there_are_ten_ordinary_models() -> None:
-    assert len(first_answers_part.cases(False, 0)) == 10
+def test_there_are_ordinary_models() -> None:
+    assert len(first_answers_part.cases(False, 0)) == 7

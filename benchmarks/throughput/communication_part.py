@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.features.feature import WORKLOADS
+from benchmarks.curves.forks import in_forks
+from benchmarks.features.feature import WORKLOADS, Feature
+from benchmarks.features.running import reports_of
 from benchmarks.planning.gangs_part import ROUNDS, calibration
-from benchmarks.reducing.gang import trained
 from estimators.model import Plan
 from estimators.trace import profile_of
 from estimators.tracing.tracer import trace
 from placement.planning.step_seconds import predicted_step
 from workloads.loading import load_workload
+from workloads.refusals import explain
 from workloads.sandbox.recipe import recipe_of
 
 FILE: Path = WORKLOADS / "sequences.py"
@@ -88,8 +92,23 @@ def measure(case: Case, seconds: float) -> Result:
     profile = profile_of({layout: trace(recipe, layout, case.plan.batch) for layout in layouts})
     step = predicted_step(profile, case.plan, kind)
     assert step is not None
-    answer = trained(FILE, "Sequences", params, case.plan, STEPS, STEPS, seconds)
-    return Result(step.waiting_share, answer["shares"][0])
+    feature = Feature(str(case), f"{FILE.name}:Sequences", (case.plan,), params, folder=FILE.parent)
+    with tempfile.TemporaryDirectory(prefix="scamp-gang-") as folder:
+        ranks = [
+            partial(_waiting_share, feature, case.plan, rank, Path(folder)) for rank in range(case.plan.world_size)
+        ]
+        shares = in_forks(ranks, seconds)
+    if failed := [why for why in shares if isinstance(why, str)]:
+        raise RuntimeError(f"{case.plan}: {failed}")
+    return Result(step.waiting_share, shares[0][0])
+
+
+def _waiting_share(feature: Feature, plan: Plan, rank: int, folder: Path) -> list[float] | str:
+    """Shares of a step in which the rank that waits least waits, which rank 0 reports; why the training failed."""
+    try:
+        return reports_of(feature, plan, rank, folder, STEPS, STEPS).shares
+    except BaseException as error:
+        return explain(error, feature.folder, in_training=True)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
