@@ -10,15 +10,15 @@ import gc
 import re
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import Store
-from torch.distributed.device_mesh import DeviceMesh
 
 from scamp.user_code.own_imports import OUR_FOLDERS
 from scamp.workload.seeds import DATA_SEED, seed_everything
@@ -38,11 +38,11 @@ from workloads.training.checkpoints.folders import expect_shared_folder
 from workloads.training.checkpoints.intact import newest_intact
 from workloads.training.checkpoints.name import Donor, trial_folder
 from workloads.training.data.data_checks import expect_data, expect_order
-from workloads.training.data.feed import Feed, feeding
+from workloads.training.data.feed import feeding
 from workloads.training.data.order import SampleOrder
 from workloads.training.gang import process_group
 from workloads.training.memory import budget
-from workloads.training.updates.update import expect_reduction, make_optimizer, scaled_from, updates_of
+from workloads.training.updates.update import expect_reduction, make_optimizer, scale_steps, scaled_from
 from workloads.training.warm_up import warm_up
 from workloads.trial import ARTIFACTS, TrialContext
 
@@ -69,23 +69,7 @@ def train(
     torch.set_num_threads(1)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        seed_everything(DATA_SEED)  # for what the user's modules and the constructor draw
-        workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
-        folder = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
-        workload.trial = TrialContext(job.study_id, job.number, job.attempt, rank, world_size, folder)
-        expect_data(workload)
-        expect_order(workload, job.plan.batch)
-        expect_reduction(workload, job.plan.layout)
-        base_batch = scaled_from(workload)  # None: every step counts as one
-        job = job.in_optimizer_steps(SampleOrder(workload, job.seed).epoch_length, base_batch or job.plan.batch)
-        job = _from_an_intact_checkpoint(job, rank)
-        begun, first = _start_of(job) if base_batch else (job.begin, 0)
-        steps = range(begun, begun + job.most_steps)
-        is_evaluated = None if base_batch else job.is_evaluated
-        # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
-        with feeding(workload, job.plan, rank, job.seed, steps, is_evaluated, first) as feed:
-            with process_group(job.plan, rank, rendezvous, device) as mesh:
-                return _train(job, workload, _Place(rank, device, mesh), reporter, feed, begun)
+        return _train(job, rank, rendezvous, reporter, device)
     except budget.OutOfMemory as error:
         overrun = error.with_traceback(None)  # the traceback's frames hold memory that the next job needs
         overrun.__cause__ = overrun.__context__ = None
@@ -101,16 +85,6 @@ def train(
     raise overrun
 
 
-def _from_an_intact_checkpoint(job: TrainingJob, rank: int) -> TrainingJob:
-    """The job, resuming from an older checkpoint of its trial if the wanted one is damaged."""
-    if job.resume is None or job.resume.trial_id != job.trial_id:
-        return job
-    intact, why = newest_intact(job.checkpoint_root, job.resume)
-    if why and rank == 0:
-        print(f"{why}; training continues from step {intact.step}", flush=True)
-    return replace(job, resume=intact)
-
-
 _PEER_GONE = r"onnection (closed|reset|refused)|[Bb]roken pipe|Timed out waiting|Application timeout|Socket closed"
 
 
@@ -123,58 +97,65 @@ def _is_raised_by_others(error: BaseException) -> bool:
     )
 
 
+def _train(
+    job: TrainingJob, rank: int, rendezvous: Store | None, reporter: Reporter, device: torch.device
+) -> Literal["done", "stopped"]:
+    """The training of this rank, from top to bottom; its frame holds all memory of the candidate."""
+    workload = _loaded(job, rank)
+    base_batch = scaled_from(workload)  # None: every step counts as one
+    epoch_length = SampleOrder(workload, job.seed).epoch_length
+    job = _from_an_intact_checkpoint(job.in_optimizer_steps(epoch_length, base_batch or job.plan.batch), rank)
+    begun, first = _start_of(job) if base_batch else (job.begin, 0)
+    steps, is_evaluated = range(begun, begun + job.most_steps), None if base_batch else job.is_evaluated
+    with ExitStack() as stack:
+        # Workers are forked first, so that they hold none of the gang's connections and nothing of the model.
+        feed = stack.enter_context(feeding(workload, job.plan, rank, job.seed, steps, is_evaluated, first))
+        mesh = stack.enter_context(process_group(job.plan, rank, rendezvous, device))
+        warm_up(device, mesh)
+        feed.open()
+        if mesh is not None:
+            expect_shared_folder(trial_folder(job.checkpoint_root, job.trial_id))
+        if job.code_dir is not None:
+            import_early(type(workload), job.code_dir)
+        baseline = budget.baseline(device)
+        model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
+        baseline = budget.with_libraries(device, baseline)
+        forward_state(model).weight = job.plan.weight_of(rank)
+        held = stack.enter_context(budget.enforce(device, baseline, job.budget_bytes))
+        optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)
+        scale_steps(model, job.plan.batch)
+        part = TrainingRank(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
+        return Loop(part, begun).train()
+
+
+def _loaded(job: TrainingJob, rank: int) -> Workload:
+    """The candidate's workload, whose data and options suit the plan."""
+    seed_everything(DATA_SEED)  # for what the user's modules and the constructor draw
+    workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
+    folder = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
+    workload.trial = TrialContext(job.study_id, job.number, job.attempt, rank, job.plan.world_size, folder)
+    expect_data(workload)
+    expect_order(workload, job.plan.batch)
+    expect_reduction(workload, job.plan.layout)
+    return workload
+
+
+def _from_an_intact_checkpoint(job: TrainingJob, rank: int) -> TrainingJob:
+    """The job, resuming from an older checkpoint of its trial if the wanted one is damaged."""
+    if job.resume is None or job.resume.trial_id != job.trial_id:
+        return job
+    intact, why = newest_intact(job.checkpoint_root, job.resume)
+    if why and rank == 0:
+        print(f"{why}; training continues from step {intact.step}", flush=True)
+    return replace(job, resume=intact)
+
+
 def _start_of(job: TrainingJob) -> tuple[int, int]:
     """Optimizer steps that were made before, and the position in the order of samples at which step 0 would begin."""
     if job.resume is None or (begun := checkpoint.progress_at(job.checkpoint_root, job.resume)) is None:
         return job.begin, 0
     num_steps, num_samples = begun
     return num_steps, num_samples - num_steps * job.plan.batch
-
-
-class _Place(NamedTuple):
-    """A rank, its device, and the mesh of its gang; None for one rank alone."""
-
-    rank: int
-    device: torch.device
-    mesh: DeviceMesh | None
-
-
-def _train(
-    job: TrainingJob, workload: Workload, place: _Place, reporter: Reporter, feed: Feed, begun: int
-) -> Literal["done", "stopped"]:
-    rank, device, mesh = place
-    warm_up(device, mesh)
-    feed.open()
-    if mesh is not None:
-        expect_shared_folder(trial_folder(job.checkpoint_root, job.trial_id))
-    if job.code_dir is not None:
-        import_early(type(workload), job.code_dir)
-    baseline = budget.baseline(device)
-    model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
-    baseline = budget.with_libraries(device, baseline)
-    forward_state(model).weight = job.plan.weight_of(rank)
-    with budget.enforce(device, baseline, job.budget_bytes) as held:
-        optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)
-        if (scaling := updates_of(model).ada_scale) is not None:
-            scaling.scale = job.plan.batch / scaling.base_batch
-            if scaling.scale < 1:
-                raise WorkloadError(
-                    f"AdaScale takes batches of at least base_batch, which is {scaling.base_batch}, and the plan has "
-                    f"{job.plan.batch}"
-                )
-        part = TrainingRank(
-            job=job,
-            workload=workload,
-            device=device,
-            mesh=mesh,
-            number=rank,
-            reporter=reporter,
-            budget=held,
-            model=model,
-            optimizer=optimizer,
-            feed=feed,
-        )
-        return Loop(part, begun).train()
 
 
 def _first_weights(job: TrainingJob, workload: Workload) -> Callable[[nn.Module], None] | None:

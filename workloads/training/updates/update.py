@@ -321,6 +321,17 @@ def updates_of(model: nn.Module) -> Updates:
     return updates if isinstance(updates, Updates) else Updates(TrainingOptions())
 
 
+def scale_steps(model: nn.Module, batch: int) -> None:
+    """Scale from the base batch to ``batch`` samples a step, if AdaScale does so. Raises ``WorkloadError``."""
+    if (scaling := updates_of(model).ada_scale) is None:
+        return
+    scaling.scale = batch / scaling.base_batch
+    if scaling.scale < 1:
+        raise WorkloadError(
+            f"AdaScale takes batches of at least base_batch, which is {scaling.base_batch}, and the plan has {batch}"
+        )
+
+
 def averages_of(model: nn.Module) -> dict[Tensor, Tensor]:
     """The average of each parameter and buffer that has one."""
     averages = updates_of(model).averages
