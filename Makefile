@@ -7,6 +7,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 export PIP_ARGS TORCH_INDEX_URL
+# Images and shells often set it: then each of a thousand processes compiles what it imports
+unexport PYTHONDONTWRITEBYTECODE
 
 python := .venv/bin/python
 packages := scamp api benchmarks estimators placement scamp_service workloads

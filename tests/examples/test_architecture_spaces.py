@@ -92,7 +92,7 @@ def test_a_candidate_that_inherits_from_the_supernet_is_the_part_that_the_supern
             assert torch.allclose(model(images), supernet(images, params), atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.usefixtures("warm_traces")
 def test_some_vision_transformers_are_larger_than_a_device(tmp_path: Path) -> None:
     spec = SPECS["vit_space"]

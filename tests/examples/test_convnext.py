@@ -39,7 +39,7 @@ def sizing(tmp_path_factory: pytest.TempPathFactory, code: bytes, warm_traces: N
 @pytest.mark.sample
 @pytest.mark.parametrize(
     ("number", "num_ranks"),
-    [(0, {1}), pytest.param(1, {2, 4}, marks=pytest.mark.soak), (2, {4})],
+    [(0, {1}), *(pytest.param(*case, marks=pytest.mark.soak) for case in [(1, {2, 4}), (2, {4})])],
     ids=["one", "several", "four"],
 )
 def test_its_candidates_need_one_several_and_four_ranks(

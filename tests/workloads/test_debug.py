@@ -37,6 +37,7 @@ def reports(output: str) -> list[Any]:
     ]
 
 
+@pytest.mark.full
 def test_two_processes_of_torchrun_print_the_losses_of_a_trial(ranks: Any) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "workloads.debug"]
     plan = ["--plan", "dp_replicate=2,zero1=true,micro_batch=8"]

@@ -70,6 +70,7 @@ def test_ranks_that_drop_different_layers_train_to_the_end(ranks: Any, plan: Pla
     assert len(ranks.curve(plan, STEPS, params={"idiom": "drops"}, **WORKLOAD)) == 3
 
 
+@pytest.mark.full
 def test_stages_whose_ranks_use_different_blocks_train_like_one_rank(ranks: Any, single: Callable[..., Any]) -> None:
     params = {"idiom": "experts", "stages": True}
     assert_same(ranks.curve(Plan(2, 4, dp_shard=2, pp=2), STEPS, params=params, **WORKLOAD), single(**params))

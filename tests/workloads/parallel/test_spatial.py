@@ -68,8 +68,8 @@ def denoiser(tmp_path: Path) -> dict[str, Any]:
     ("norm", "plan"),
     [
         ("batch", Plan(16, spatial=2)),
-        ("group", Plan(8, 2, spatial=4)),
-        ("group", Plan(8, spatial=2, dp_shard=2, recompute=True)),
+        pytest.param("group", Plan(8, 2, spatial=4), marks=pytest.mark.full),
+        pytest.param("group", Plan(8, spatial=2, dp_shard=2, recompute=True), marks=pytest.mark.full),
     ],
     ids=str,
 )

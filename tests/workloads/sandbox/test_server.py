@@ -119,11 +119,14 @@ def reserved(traces: TraceProcess, workload: str, params: dict[str, Any], plan: 
         ("vit_digits", {"depth": 4, "width": 128}, Plan(32, recompute=True)),
         pytest.param(*("vit_digits", {"depth": 4, "width": 128}, Plan(8, num_micro_batches=4)), marks=pytest.mark.soak),
         ("stdlib_gpt", {"depth": 2, "width": 64, "dropout": 0.1}, Plan(16)),
-        ("stdlib_gpt", {"depth": 2, "width": 128}, Plan(1, num_micro_batches=2)),
+        pytest.param(*("stdlib_gpt", {"depth": 2, "width": 128}, Plan(1, num_micro_batches=2)), marks=pytest.mark.soak),
         pytest.param(*("vit_digits", {"depth": 4, "width": 128}, Plan(32, dp_shard=2)), marks=pytest.mark.soak),
         ("stdlib_gpt", {"depth": 4, "width": 128}, Plan(4, num_micro_batches=2, dp_shard=2, recompute=True)),
         ("stdlib_gpt", {"depth": 4, "width": 128}, Plan(8, num_micro_batches=3, pp=2)),
-        ("vit_digits", {"depth": 4, "width": 128}, Plan(16, num_micro_batches=4, pp=4, schedule="gpipe")),
+        pytest.param(
+            *("vit_digits", {"depth": 4, "width": 128}, Plan(16, num_micro_batches=4, pp=4, schedule="gpipe")),
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=str,
 )

@@ -26,7 +26,6 @@ CHILDREN: dict[str, dict[str, Any]] = {
 PLANS = {
     "one rank": Plan(32),
     "FSDP": Plan(16, dp_shard=2),
-    "data parallel": Plan(16, dp_replicate=2),
     "tensor parallel": Plan(32, tp=2),
     "pipeline": Plan(8, 4, pp=2),
 }
@@ -37,9 +36,8 @@ PLANS = {
     ("workload", "before", "after"),
     [
         ("cells.py:Digits", "FSDP", "one rank"),
-        ("cells.py:Digits", "one rank", "FSDP"),
         ("vit_space.py:Digits", "tensor parallel", "pipeline"),
-        ("vit_space.py:Digits", "pipeline", "data parallel"),
+        ("vit_space.py:Digits", "pipeline", "FSDP"),
     ],
 )
 def test_the_first_loss_of_a_child_is_that_of_its_parent_under_any_plans(
@@ -69,19 +67,16 @@ def test_a_workload_without_the_method_and_a_checkpoint_that_is_gone_are_reporte
     assert "the checkpoint of step 4 of another trial" in answer["message"]
 
 
-@pytest.mark.parametrize("workload", ["cells.py:Digits", "vit_space.py:Digits"])
 def test_a_supernet_trains_the_same_on_several_ranks_and_a_part_of_it_begins_with_what_it_computes(
-    workload: str, ranks: Ranks, tmp_path: Path
+    ranks: Ranks, tmp_path: Path
 ) -> None:
-    same = {"workload": workload, "code_dir": str(EXAMPLES), "params": {"supernet": True}}
+    same = {"workload": "vit_space.py:Digits", "code_dir": str(EXAMPLES), "params": {"supernet": True}}
     alone = ranks.curve(Plan(16), 4, **same)
     spread = ranks.curve(Plan(8, dp_shard=2, recompute=True), 4, checkpoint_root=str(tmp_path), **same)
     for (step, alone_values), (other_step, other) in zip(alone, spread, strict=True):
         assert step == other_step
         assert alone_values == pytest.approx(other, abs=1e-4)
-    largest: dict[str, Any] = {"width": 16, "depth": 2, "edges": [{"op": "conv3"}] * 6}
-    if workload.startswith("vit"):
-        largest = {"patch": 4, "width": 128, "blocks": [{"heads": 8, "mlp_ratio": 4}] * 6}
+    largest = {"patch": 4, "width": 128, "blocks": [{"heads": 8, "mlp_ratio": 4}] * 6}
     donor = {"donor_step": 4, "donor_params": {"supernet": True}, "checkpoint_root": str(tmp_path)}
     (evaluated,) = ranks.curve(Plan(16), 0, **{**same, "params": largest}, **donor)
     assert evaluated[1]["loss"] == pytest.approx(spread[-1][1]["loss"], abs=1e-5), "it evaluates the largest"

@@ -248,6 +248,7 @@ with enforce(torch.device("cpu"), measure_held(), 5 << 20) as budget:
 """
 
 
+@pytest.mark.full
 def test_libraries_may_keep_more_for_each_new_shape_and_tensors_may_not() -> None:
     done = subprocess.run([sys.executable, "-c", f"import torch\n{SHAPES}"], cwd=ROOT, capture_output=True, text=True)
     kept, refused = done.stdout.splitlines()
@@ -275,6 +276,7 @@ with enforce(torch.device("cpu"), measure_held(), 1 << 20) as budget:
 )
 
 
+@pytest.mark.full
 def test_a_shape_after_many_known_ones_settles_the_limit_again_and_its_tensors_count() -> None:
     done = subprocess.run([sys.executable, "-c", f"import torch\n{QUIET}"], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout in ("overrun of 3\n", "overrun of 4\n"), done.stderr
@@ -302,6 +304,7 @@ for stack_mib in (0, 8):
 """
 
 
+@pytest.mark.full
 def test_threads_whose_stacks_use_up_the_budget_are_named() -> None:
     done = subprocess.run([sys.executable, "-c", THREADS], cwd=ROOT, capture_output=True, text=True)
     small, large = done.stdout.splitlines()
@@ -348,6 +351,7 @@ def test_a_request_counts_in_full_when_the_baseline_has_shrunk_meanwhile() -> No
     assert overrun is not None and overrun.measured_bytes == overrun.requested_bytes == 4096
 
 
+@pytest.mark.full
 def test_the_peak_of_a_sharded_step_does_not_depend_on_when_gloo_lets_go_of_its_tensors(ranks: Any) -> None:
     plan = Plan(4, num_micro_batches=8, dp_shard=2, recompute=True)
     peaks = {ranks.train(plan, steps=2, params={"depth": 4, "width": 64})[0]["peak"] for _ in range(3)}
