@@ -182,7 +182,8 @@ def idioms(folders: Sequence[Path]) -> list[tuple[Idiom, bool]]:
                 for ancestor in lineage:
                     members = {**dict(_members(ancestor)), **members}
                 bases = {base for ancestor in lineage for base in _bases(ancestor)}
-                if "Workload" in bases and all(members.get(name) for name in (*Workload.__abstractmethods__, *BATCHES)):
+                needed = {*Workload.__abstractmethods__, *BATCHES, *(name for c in lineage for name in _declared(c))}
+                if "Workload" in bases and all(map(members.get, needed)):
                     assert isinstance(node, ast.ClassDef)
                     pairs.append((Idiom(folder, f"{name}:{node.name}"), DEPENDS in members))
     return pairs
@@ -192,6 +193,12 @@ def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[as
     """The class and those of the folder that it inherits from."""
     bases = [classes[base] for base in _bases(node) if base in classes]
     return [node, *(ancestor for base in bases for ancestor in _lineage(base, classes))]
+
+
+def _declared(node: ast.ClassDef) -> list[str]:
+    """Names that have a type and no value, such as ``block: type``: those of subclasses."""
+    declared = [statement for statement in node.body if isinstance(statement, ast.AnnAssign) and not statement.value]
+    return [statement.target.id for statement in declared if isinstance(statement.target, ast.Name)]
 
 
 def _bases(node: ast.ClassDef) -> list[str]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import checkpoint
 
 from workloads.function import FunctionWorkload
 
@@ -70,11 +70,6 @@ def lstm() -> Made:
     return Last(net, 768), _sequences(96, 128), _classes
 
 
-def lstm_projected() -> Made:
-    """An LSTM whose states are projected, time first."""
-    return Last(nn.LSTM(256, 768, 2, proj_size=192), 192, batch_first=False), _sequences(96, 256), _classes
-
-
 def gru() -> Made:
     """Two layers, time first."""
     return Last(nn.GRU(256, 768, 2), 768, batch_first=False), _sequences(128, 256), _classes
@@ -84,27 +79,6 @@ def rnn() -> Made:
     """A plain recurrent network with ReLU, in both directions."""
     net = nn.RNN(256, 768, 3, nonlinearity="relu", batch_first=True, bidirectional=True)
     return Last(net, 1536), _sequences(96, 256), _classes
-
-
-class Cells(nn.Module):
-    """An LSTM cell in a Python loop over time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell, self.head = nn.LSTMCell(256, 1280), nn.Linear(1280, 100)
-
-    def forward(self, x: Tensor) -> Tensor:
-        state = None
-        for moment in x.unbind(1):
-            state = self.cell(moment, state)
-        assert state is not None
-        logits: Tensor = self.head(state[0])
-        return logits
-
-
-def lstm_cells() -> Made:
-    """See ``Cells``."""
-    return Cells(), _sequences(48, 256), _classes
 
 
 class ConvNextBlock(nn.Module):
@@ -134,29 +108,6 @@ def convnext() -> Made:
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.trunc_normal_(module.weight, std=0.02)
     return model, _pictures(128), _classes
-
-
-def _conv(before: int, after: int, kernel: int = 3, **more: Any) -> list[nn.Module]:
-    return [nn.Conv2d(before, after, kernel, padding=kernel // 2, bias=False, **more), nn.BatchNorm2d(after)]
-
-
-def mobilenet() -> Made:
-    """Inverted bottlenecks with depthwise 3×3 and ReLU6 in place."""
-
-    class Inverted(nn.Module):
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            inner = 6 * width
-            self.net = nn.Sequential(
-                *_conv(width, inner, 1), nn.ReLU6(True), *_conv(inner, inner, groups=inner), nn.ReLU6(True),
-                *_conv(inner, width, 1),
-            )  # fmt: skip
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.net(x)
-
-    layers = [*_conv(3, 32, stride=2), nn.ReLU6(True), *(Inverted(32) for _ in range(2)), *_conv(32, 64, stride=2)]
-    return nn.Sequential(*layers, *(Inverted(64) for _ in range(3)), *_head(64)), _pictures(128), _classes
 
 
 class Bottleneck(nn.Module):
@@ -190,19 +141,9 @@ def resnet() -> Made:
     return _resnet()
 
 
-def resnext() -> Made:
-    """Bottlenecks with 32 groups."""
-    return _resnet(groups=32)
-
-
 def resnet_group_norm() -> Made:
     """Bottlenecks with group normalisation."""
     return _resnet(norm=lambda width: nn.GroupNorm(16, width))
-
-
-def resnet_instance_norm() -> Made:
-    """Bottlenecks with instance normalisation."""
-    return _resnet(norm=lambda width: nn.InstanceNorm2d(width, affine=True), side=160)
 
 
 def _last_channels(parts: Made) -> Made:
@@ -264,11 +205,6 @@ def unet_channels_last() -> Made:
     return _last_channels(unet())
 
 
-def unet_1d() -> Made:
-    """A U-Net for sound."""
-    return UNet(64, 3, dims=1), _pair(3, 4096), _same
-
-
 def unet_3d() -> Made:
     """A U-Net for volumes."""
     return UNet(16, 2, dims=3), _pair(3, 24, 24, 24), _same
@@ -320,25 +256,6 @@ def conv_3d() -> Made:
         layers += [nn.Conv3d(after, after, (3, 1, 1), padding=(1, 0, 0)), nn.BatchNorm3d(after), nn.ReLU(True)]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(96, 100))
     return model, lambda batch: (torch.randn(batch, 3, 8, 32, 32), _ints(100, batch)), _classes
-
-
-def generator() -> Made:
-    """Transposed convolutions with stride 2, like DCGAN."""
-    layers: list[nn.Module] = [nn.ConvTranspose2d(128, 512, 4)]
-    for before, after in pairwise((512, 256, 128, 64)):
-        layers += [nn.BatchNorm2d(before), nn.ReLU(True), nn.ConvTranspose2d(before, after, 4, 2, 1)]
-    model = nn.Sequential(*layers, nn.ReLU(True), nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Tanh())
-    return model, lambda batch: (torch.randn(batch, 128, 1, 1), torch.randn(batch, 3, 64, 64)), _same
-
-
-def super_resolution() -> Made:
-    """Convolutions with dilation, bilinear upsampling, and PixelShuffle."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, padding=1), nn.PReLU()]
-    for dilation in (1, 2, 4, 8):
-        layers += [nn.Conv2d(64, 64, 3, padding=dilation, dilation=dilation), nn.PReLU()]
-    layers += [nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(64, 64, 3, padding=1), nn.SiLU()]
-    model = nn.Sequential(*layers, nn.Conv2d(64, 12, 3, padding=1), nn.PixelShuffle(2))
-    return model, lambda batch: (torch.randn(batch, 3, 96, 96), torch.randn(batch, 3, 384, 384)), _same
 
 
 class Words(nn.Module):
@@ -426,44 +343,6 @@ def checkpointed() -> Made:
     return Words(Checkpointed(False), 384, 4000), _texts(128, 4000), _next_word
 
 
-def checkpointed_reentrant() -> Made:
-    """``Checkpointed`` with reentrance."""
-    return Words(Checkpointed(True), 384, 4000), _texts(128, 4000), _next_word
-
-
-def checkpointed_parts() -> Made:
-    """``checkpoint_sequential`` over three parts."""
-
-    class Parts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.Sequential(*(_mlp_block(384) for _ in range(6)))
-
-        def forward(self, x: Tensor) -> Tensor:
-            result: Tensor = checkpoint_sequential(self.blocks, 3, x, use_reentrant=False)
-            return result
-
-    return Words(Parts(), 384, 4000), _texts(128, 4000), _next_word
-
-
-def dense_experts() -> Made:
-    """A mixture of experts: every expert sees every token, and a mask of the two best weighs them."""
-
-    class Mixture(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gate, self.experts = nn.Linear(256, 6), nn.ModuleList(_mlp_block(256) for _ in range(6))
-
-        def forward(self, x: Tensor) -> Tensor:
-            scores = self.gate(x).softmax(-1)
-            best, which = scores.topk(2, -1)
-            weights = torch.zeros_like(scores).scatter(-1, which, best)
-            mixed = [expert(x) * weights[..., number, None] for number, expert in enumerate(self.experts)]
-            return x + torch.stack(mixed).sum(0)
-
-    return Words(nn.Sequential(Mixture(), Mixture()), 256, 4000), _texts(128, 4000), _next_word
-
-
 def routed_experts() -> Made:
     """A mixture of experts: each expert sees its tokens alone, whose number depends on values."""
 
@@ -539,13 +418,6 @@ def random_masks() -> Made:
     return Words(Masks(), 384, 4000), _texts(128, 4000), _next_word
 
 
-def compiled() -> Made:
-    """A compiled model: torch.compile with the backend that runs eagerly, which needs no compiler."""
-    layers = [nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 2048), nn.GELU(), nn.Linear(2048, 100)]
-    model = torch.compile(nn.Sequential(*layers), backend="aot_eager")
-    return model, lambda batch: (torch.randn(256 * batch, 512), _ints(100, 256 * batch)), _classes  # type: ignore[return-value]
-
-
 def mlp() -> Made:
     """Linear layers, with most memory in weights: shows optimizers."""
     layers = [nn.Linear(512, 2560), nn.ReLU(), nn.Linear(2560, 2560), nn.ReLU(), nn.Linear(2560, 100)]
@@ -562,12 +434,9 @@ def mlp_matrices() -> Made:
 MODELS: Mapping[str, Callable[[], Made]] = {
     maker.__name__: maker
     for maker in (
-        lstm, lstm_projected, gru, rnn, lstm_cells, convnext, mobilenet, resnet, resnext, resnet_group_norm,
-        resnet_instance_norm, resnet_channels_last, unet, unet_channels_last, unet_1d, unet_3d, conv_1d,
-        positional_conv,
-        conv_3d, generator, super_resolution, encoder, masked_attention, transformer, checkpointed,
-        checkpointed_reentrant, checkpointed_parts, dense_experts, routed_experts, scan, bag_sparse, embedding_sparse,
-        random_masks, compiled, mlp, mlp_matrices,
+        lstm, gru, rnn, convnext, resnet, resnet_group_norm, resnet_channels_last, unet, unet_channels_last,
+        unet_3d, conv_1d, positional_conv, conv_3d, encoder, masked_attention, transformer, checkpointed,
+        routed_experts, scan, bag_sparse, embedding_sparse, random_masks, mlp, mlp_matrices,
     )
 }  # fmt: skip
 OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",

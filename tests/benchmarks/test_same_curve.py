@@ -46,7 +46,7 @@ def test_idioms_are_the_workloads_of_the_folders() -> None:
     names = [str(idiom) for idiom, _ in pairs]
     assert "state.py:BatchNormBlocks" in [str(idiom) for idiom, depends in pairs if depends]
     assert "passes.py:LossInModel" in names
-    assert not any(name.endswith((":Points", ":Drawing")) for name in names)
+    assert not any(name.endswith((":Points", ":Stacked")) for name in names)
     assert len(set(names)) == len(names)
 
 

@@ -16,7 +16,7 @@ from torch.distributed import FileStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.covering.evaluated import MODELS
-from benchmarks.covering.parts.gangs_part import Result
+from benchmarks.covering.parts.gangs_part import Gang, Result
 from benchmarks.estimating import ranks
 from benchmarks.estimating.measuring import heap
 from benchmarks.running.results import Finding, listed
@@ -46,29 +46,12 @@ gangs. Each row has the rank with the largest error. The last {NUM_DRAWN} cases 
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(Gang):
     """A workload of ``evaluated.py`` under a plan, whose micro-batch of evaluations is that of the case."""
-
-    params: dict[str, Any]
-    plan: Plan
 
     def workload(self) -> Workload:
         """A new workload."""
         return MODELS[self.params["model"]](self.params)
-
-    def to_json(self) -> str:
-        """The case as JSON, for another process."""
-        return json.dumps({"params": self.params, "plan": self.plan.to_json()})
-
-    @classmethod
-    def from_json(cls, text: str) -> Case:
-        """The case that ``to_json`` wrote."""
-        data = json.loads(text)
-        return cls(data["params"], Plan.from_json(data["plan"]))
-
-    def __str__(self) -> str:
-        model, *others = self.params.items()
-        return " ".join([model[1], *(f"{name}={value}" for name, value in others)]) + f": {self.plan}"
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.covering import divided
 from benchmarks.estimating import ranks
@@ -49,7 +49,7 @@ class Gang:
         return json.dumps({"params": self.params, "plan": self.plan.to_json()})
 
     @classmethod
-    def from_json(cls, text: str) -> Gang:
+    def from_json(cls, text: str) -> Self:
         """The case that ``to_json`` wrote."""
         data = json.loads(text)
         return cls(data["params"], Plan.from_json(data["plan"]))

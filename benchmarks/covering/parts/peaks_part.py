@@ -31,6 +31,18 @@ from estimators.model import MIB
 BATCHES, ARITHMETIC, NUM_FAMILIES = (3, 7, 13), ("fp32", "bf16", "amp"), 50
 TRACKED_EVERY = 4  # MemTracker is asked about a part of the cases, because it takes as long as all the rest
 LEAST_BYTES = 1024  # of a block that counts: objects of Python and of C++ are smaller
+_PLAIN = (
+    ("lstm", "fp32", 3), ("lstm", "bf16", 7), ("lstm", "amp", 13), ("gru", "amp", 3), ("gru", "fp32", 7),
+    ("gru", "bf16", 13), ("rnn", "fp32", 7), ("convnext", "amp", 7), ("convnext", "fp32", 13),
+    ("convnext", "bf16", 3), ("resnet", "bf16", 13), ("resnet", "amp", 3), ("resnet", "fp32", 7),
+    ("resnet_group_norm", "fp32", 3), ("resnet_channels_last", "amp", 3), ("unet", "fp32", 7),
+    ("unet", "bf16", 13), ("unet", "amp", 3), ("unet_channels_last", "bf16", 7), ("unet_3d", "fp32", 13),
+    ("conv_1d", "bf16", 13), ("positional_conv", "amp", 13), ("conv_3d", "fp32", 3), ("conv_3d", "bf16", 7),
+    ("conv_3d", "amp", 13), ("encoder", "fp32", 7), ("encoder", "bf16", 13), ("encoder", "amp", 3),
+    ("masked_attention", "bf16", 7), ("transformer", "amp", 7), ("checkpointed", "fp32", 13),
+    ("routed_experts", "bf16", 3), ("scan", "amp", 3), ("random_masks", "amp", 7),
+)  # fmt: skip
+"""Models of torch alone, their arithmetic and their batches."""
 TITLE = "Peaks of models that nobody chose"
 HEADER = ("predicted MiB", "counted MiB", "error", "MemTracker", "case")
 ABOUT = f"""\
@@ -60,16 +72,14 @@ def cases(quick: bool, seed: int) -> Sequence[Asked]:
 
 
 def plain_cases() -> list[Asked]:
-    """Every model of torch alone once, every optimizer once, and clipping and averages of weights."""
-    special = {"bag_sparse": "SparseAdam", "embedding_sparse": "SGD", "mlp": "", "mlp_matrices": "Muon"}
-    several = {"lstm": 3, "gru": 3, "convnext": 3, "mobilenet": 3, "resnet": 3, "unet": 3, "encoder": 3, "conv_3d": 3}
-    models: list[Asked] = []
-    for number, name in enumerate(plain.MODELS):
-        optimizer = special.get(name, "AdamW")
-        for repeat in range(several.get(name, 1)):
-            arithmetic = "fp32" if "sparse" in name else ARITHMETIC[(number + repeat) % 3]
-            params = {"model": name, "arithmetic": arithmetic, "batch": BATCHES[(number // 3 + repeat) % 3]}
-            models += [Asked("plain", {**params, "optimizer": optimizer})] if optimizer else []
+    """Every model of torch alone, every optimizer once, and clipping and averages of weights."""
+    models = [
+        Asked("plain", {"model": model, "arithmetic": arithmetic, "batch": batch, "optimizer": "AdamW"})
+        for model, arithmetic, batch in _PLAIN
+    ]
+    models.append(Asked("plain", {"model": "bag_sparse", "arithmetic": "fp32", "batch": 7, "optimizer": "SparseAdam"}))
+    models.append(Asked("plain", {"model": "embedding_sparse", "arithmetic": "fp32", "batch": 7, "optimizer": "SGD"}))
+    models.append(Asked("plain", {"model": "mlp_matrices", "arithmetic": "amp", "batch": 13, "optimizer": "Muon"}))
     for number, optimizer in enumerate(o for o in plain.OPTIMIZERS if o not in ("Muon", "SparseAdam")):
         models.append(Asked("plain", {"model": "mlp", "optimizer": optimizer, "batch": BATCHES[number % 3]}))
     updates: list[dict[str, Any]] = [{"clip": "norm"}, {"clip": "value"}, {"ema": True}]

@@ -3,16 +3,7 @@
 import torch
 from torch import nn
 
-from .points import WIDTH, Points, Stack
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.linear(x).tanh()
+from .points import WIDTH, Block, Points, Stack, Stacked
 
 
 class UnusedBlock(Block):
@@ -82,14 +73,14 @@ class SkippedBySamples(Points):
         return self.Net(*(Block() for _ in range(3)))
 
 
-class GradualUnfreezing(Points):
+class GradualUnfreezing(Stacked):
     """Blocks begin to learn one after the other, from the last to the first; on_step sets requires_grad.
 
     From https://github.com/pytorch/pytorch/pull/104186 (FSDP: unfreezing parameters after some steps).
     """
 
-    def build_model(self):
-        return Stack(*(Block() for _ in range(3)))
+    block = Block
+    num_blocks = 3
 
     def optimizer(self, model):
         self.model = model
@@ -119,7 +110,7 @@ class Experts(nn.Module):
         return x + out
 
 
-class MixtureOfExperts(Points):
+class MixtureOfExperts(Stacked):
     """A router sends each sample to the best of four experts; an expert without samples gets no gradient.
 
     From https://github.com/deepspeedai/DeepSpeed/issues/4808 (ZeRO-3 waits for experts that no sample chose).
@@ -128,5 +119,4 @@ class MixtureOfExperts(Points):
     def blocks(self, model):
         return list(model.blocks)
 
-    def build_model(self):
-        return Stack(*(Experts() for _ in range(2)))
+    block = Experts

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from workloads.protocol import Chain, Spatial, Split
 
-from .points import CLASSES, FEATURES, LENGTH, WIDTH, WORDS, Points, Texts
+from .points import CLASSES, FEATURES, LENGTH, WIDTH, WORDS, Block, Points, Texts
 
 
 class PointChain(Chain):
@@ -28,15 +28,6 @@ class PointChain(Chain):
 
     def hidden_shape(self, num_samples):
         return num_samples, WIDTH
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.linear(x).tanh()
 
 
 class BufferBlock(Block):

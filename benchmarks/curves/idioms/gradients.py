@@ -5,16 +5,7 @@ from torch import nn
 from torch.func import functional_call, jvp, vmap
 from torch.nn import functional
 
-from .points import WIDTH, Points, Stack
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.linear(x).tanh()
+from .points import WIDTH, Block, Points, Stack, Stacked
 
 
 class HooksOnParameters(Points):
@@ -44,24 +35,22 @@ class PrunedBlock(Block):
             linear.weight.data.mul_(self.kept)
 
 
-class PrunedWeights(Points):
+class PrunedWeights(Stacked):
     """A forward hook sets pruned weights to 0 in place, because the optimizer's momentum moves them.
 
     From https://github.com/pytorch/pytorch/issues/103958 (how to keep pruned weights at 0 under FSDP).
     """
 
-    def build_model(self):
-        return Stack(*(PrunedBlock() for _ in range(2)))
+    block = PrunedBlock
 
 
-class GradientPenalty(Points):
+class GradientPenalty(Stacked):
     """The loss contains the size of the gradient by the input: a double backward pass (WGAN-GP, R1).
 
     From https://github.com/pytorch/pytorch/issues/7714 (gradient penalties).
     """
 
-    def build_model(self):
-        return Stack(*(Block() for _ in range(2)))
+    block = Block
 
     def losses(self, model, batch):
         points, labels = batch
@@ -72,14 +61,13 @@ class GradientPenalty(Points):
         return losses + 0.5 * slopes.square().sum(-1)
 
 
-class DirectionalDerivative(Points):
+class DirectionalDerivative(Stacked):
     """The loss contains a derivative along a direction, by forward-mode differentiation of the model.
 
     From https://github.com/pytorch/pytorch/issues/182641 (jvp through FSDP2).
     """
 
-    def build_model(self):
-        return Stack(*(Block() for _ in range(2)))
+    block = Block
 
     def losses(self, model, batch):
         points, labels = batch
@@ -87,14 +75,13 @@ class DirectionalDerivative(Points):
         return functional.cross_entropy(logits, labels, reduction="none") + 0.05 * slopes.square().mean(-1)
 
 
-class FunctionalCall(Points):
+class FunctionalCall(Stacked):
     """The loss calls the model a second time, with smaller weights in place of its parameters.
 
     From https://github.com/soran-ghaderi/torchebm/pull/251 (functional_call under FSDP2).
     """
 
-    def build_model(self):
-        return Stack(*(Block() for _ in range(2)))
+    block = Block
 
     def losses(self, model, batch):
         points, labels = batch
@@ -109,14 +96,13 @@ class MappedBlock(Block):
         return vmap(super().forward)(x)
 
 
-class MappedOverSamples(Points):
+class MappedOverSamples(Stacked):
     """Blocks compute one sample, and vmap applies them to all of a batch.
 
     From https://github.com/pytorch/pytorch/issues/102197 (transforms of torch.func and DDP).
     """
 
-    def build_model(self):
-        return Stack(*(MappedBlock() for _ in range(2)))
+    block = MappedBlock
 
 
 class Binarize(torch.autograd.Function):
@@ -133,10 +119,9 @@ class Binarize(torch.autograd.Function):
         return gradient * scale * (weight.abs() < 0.24), (gradient * weight.sign()).sum(1, keepdim=True)
 
 
-class BinaryBlock(nn.Module):
+class BinaryBlock(Block):
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
         self.scale = nn.Parameter(torch.full((WIDTH, 1), 0.2))
 
     def forward(self, x):
@@ -144,11 +129,10 @@ class BinaryBlock(nn.Module):
         return x + functional.linear(x, weight, self.linear.bias).tanh()
 
 
-class BinaryWeights(Points):
+class BinaryWeights(Stacked):
     """Blocks use the signs of their weights, by an autograd function with a gradient of its own.
 
     From https://github.com/pytorch/pytorch/issues/103958 (gradients that the user changes under FSDP).
     """
 
-    def build_model(self):
-        return Stack(*(BinaryBlock() for _ in range(2)))
+    block = BinaryBlock

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .points import WIDTH, WORDS, Points, Stack, Texts
+from .points import WIDTH, WORDS, Block, Points, Stack, Texts
 
 
 class TextNet(nn.Module):
@@ -157,10 +157,9 @@ def activate(x):
     return functional.gelu(x) * torch.sigmoid(1.7 * x)
 
 
-class CompiledBlock(nn.Module):
+class CompiledBlock(Block):
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
         self.activate = torch.compile(activate, backend="aot_eager", dynamic=True)
 
     def forward(self, x):

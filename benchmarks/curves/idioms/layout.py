@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .points import WIDTH, Images, Points, Stack
+from .points import WIDTH, Block, Images, Points, Stack, Stacked
 
 
 class ConvBlock(nn.Module):
@@ -51,14 +51,13 @@ class TransposedBlock(nn.Module):
         return x + self.back(functional.linear(x, self.weight).tanh())
 
 
-class TransposedWeights(Points):
+class TransposedWeights(Stacked):
     """Weights made as [in, out] and transposed, as a loader of another framework's files does.
 
     From https://github.com/pytorch/torchtitan/pull/1180 ("FSDP does not support non-contiguous parameters yet").
     """
 
-    def build_model(self):
-        return Stack(*(TransposedBlock() for _ in range(2)))
+    block = TransposedBlock
 
 
 class FourierBlock(nn.Module):
@@ -72,40 +71,37 @@ class FourierBlock(nn.Module):
         return x + self.linear(filtered).tanh()
 
 
-class ComplexFilters(Points):
+class ComplexFilters(Stacked):
     """Complex filters and real weights, as in Fourier neural operators.
 
     From https://github.com/pytorch/pytorch/issues/158753 (DDP drops the imaginary part of gradients).
     """
 
-    def build_model(self):
-        return Stack(*(FourierBlock() for _ in range(2)))
+    block = FourierBlock
 
 
-class ScalarBlock(nn.Module):
+class ScalarBlock(Block):
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
         self.gate = nn.Parameter(torch.tensor(0.1))
 
     def forward(self, x):
         return x + self.gate * self.linear(x).tanh()
 
 
-class ScalarGates(Points):
+class ScalarGates(Stacked):
     """A parameter without dimensions in each block: the gate of ReZero, LayerScale or a temperature.
 
     From https://github.com/pytorch/pytorch/pull/132934 ("fully_shard doesn't support scalar parameters").
     """
 
-    def build_model(self):
-        return Stack(*(ScalarBlock() for _ in range(3)))
+    block = ScalarBlock
+    num_blocks = 3
 
 
-class EmptyBlock(nn.Module):
+class EmptyBlock(Block):
     def __init__(self, rank):
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
         self.down = nn.Parameter(torch.randn(rank, WIDTH) * 0.1)
         self.up = nn.Parameter(torch.zeros(WIDTH, rank))
 
@@ -134,14 +130,13 @@ class DoubleBlock(nn.Module):
         return x + self.linear(self.norm(x.double()).float()).tanh()
 
 
-class TwoTypes(Points):
+class TwoTypes(Stacked):
     """Normalisation in fp64 and linear layers in fp32, in the same block.
 
     From https://github.com/pytorch/pytorch/issues/156784 (FSDP2: different dtypes for parameters of one group).
     """
 
-    def build_model(self):
-        return Stack(*(DoubleBlock() for _ in range(2)))
+    block = DoubleBlock
 
 
 class HalfBackboneBlock(nn.Module):
@@ -155,22 +150,20 @@ class HalfBackboneBlock(nn.Module):
         return x + (self.base(x.bfloat16()).float() + self.up(self.down(x))).tanh()
 
 
-class HalfBackbone(Points):
+class HalfBackbone(Stacked):
     """Frozen layers in bf16 with trained adapters in fp32, as parameter-efficient fine-tuning does.
 
     From https://github.com/huggingface/peft/issues/484 ("FlatParameter requires uniform dtype").
     """
 
-    def build_model(self):
-        return Stack(*(HalfBackboneBlock() for _ in range(2)))
+    block = HalfBackboneBlock
 
 
-class BufferBlock(nn.Module):
+class BufferBlock(Block):
     """A linear layer behind buffers of five types; one is not saved, one is None."""
 
     def __init__(self, shift):
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
         self.register_buffer("order", torch.arange(WIDTH).roll(shift))
         self.register_buffer("kept", torch.arange(WIDTH) % 5 != shift)
         self.register_buffer("levels", torch.arange(WIDTH, dtype=torch.uint8))

@@ -1,36 +1,15 @@
 """Parameter groups, frozen parameters, schedules, and optimizers with unusual states."""
 
 import copy
-from abc import abstractmethod
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from .points import WIDTH, Points, Stack
+from .points import WIDTH, NormedBlock, Points, Stack, Stacked
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.linear(self.norm(x)).tanh()
-
-
-class Trained(Points):
-    """Two blocks with a normalisation and a linear layer; subclasses choose the optimizer."""
-
-    def build_model(self):
-        return Stack(*(Block() for _ in range(2)))
-
-    @abstractmethod
-    def optimizer(self, model): ...
-
-
-class LoraBlock(Block):
+class LoraBlock(NormedBlock):
     def __init__(self):
         super().__init__()
         self.requires_grad_(False)
@@ -58,11 +37,13 @@ class LoraAdapters(Points):
         return torch.optim.SGD(trained, lr=0.1, momentum=0.9)
 
 
-class NoDecayByName(Trained):
+class NoDecayByName(Stacked):
     """Biases and normalisations, found by their names, are not decayed; matrices, found by their shape, are.
 
     From https://github.com/pytorch/pytorch/issues/101343 (weight decay for some parameters under FSDP).
     """
+
+    block = NormedBlock
 
     def optimizer(self, model):
         parameters = dict(model.named_parameters())
@@ -83,7 +64,7 @@ class AveragedWeights(Points):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.trained = Stack(*(Block() for _ in range(2)))
+            self.trained = Stack(*(NormedBlock() for _ in range(2)))
             self.average = copy.deepcopy(self.trained).requires_grad_(False)
 
         def forward(self, points):
@@ -104,11 +85,13 @@ class AveragedWeights(Points):
         return optimizer
 
 
-class LossWithNorms(Trained):
+class LossWithNorms(Stacked):
     """The loss contains norms of the parameters (weight decay as a term of the loss).
 
     From https://github.com/pytorch/pytorch/issues/88621 (norms of divided parameters).
     """
+
+    block = NormedBlock
 
     def optimizer(self, model):
         return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

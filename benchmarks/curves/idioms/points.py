@@ -61,6 +61,38 @@ class Points(Workload):
         return torch.optim.SGD(model.parameters(), lr=self.params.get("lr", 0.05), momentum=0.9)
 
 
+class Stacked(Points):
+    """Points through a stack of ``num_blocks`` blocks of the class ``block``."""
+
+    block: type[nn.Module]
+    num_blocks = 2
+
+    def build_model(self):
+        return Stack(*(self.block() for _ in range(self.num_blocks)))
+
+
+class Block(nn.Module):
+    """A linear layer with a residual connection."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.linear(x).tanh()
+
+
+class NormedBlock(Block):
+    """The same, behind a normalisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        return x + self.linear(self.norm(x)).tanh()
+
+
 class Images(Points):
     """Images [n, 2, 8, 8] with one of four labels."""
 

@@ -1,60 +1,46 @@
 """Random draws in ``train_batch``: augmentation by the generators of torch, numpy and Python."""
 
 import random
-from abc import abstractmethod
 
 import numpy
 import torch
-from torch import nn
 
-from .points import WIDTH, Points, Stack
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.linear(x).tanh()
+from .points import Block, Stacked
 
 
-class Drawing(Points):
-    def build_model(self):
-        return Stack(*(Block() for _ in range(2)))
-
-    @abstractmethod
-    def train_batch(self, indices):
-        return super().train_batch(indices)
-
-
-class NoiseByTorch(Drawing):
+class NoiseByTorch(Stacked):
     """Noise of each sample from torch's global generator.
 
     From https://github.com/huggingface/transformers/issues/37932 (ranks whose augmentation is the same).
     """
+
+    block = Block
 
     def train_batch(self, indices):
         points, labels = super().train_batch(indices)
         return points + 0.3 * torch.randn_like(points), labels
 
 
-class FlipsByPython(Drawing):
+class FlipsByPython(Stacked):
     """Flips of single samples by Python's own generator, in a loop over samples.
 
     From https://github.com/open-mmlab/OpenPCDet/issues/886 (augmentation that is the same in all workers).
     """
+
+    block = Block
 
     def train_batch(self, indices):
         points, labels = super().train_batch(indices)
         return torch.stack([point.flip(-1) if random.random() < 0.5 else point for point in points]), labels
 
 
-class GeneratorOfItsOwn(Drawing):
+class GeneratorOfItsOwn(Stacked):
     """Noise from a numpy generator that the workload made in its constructor and keeps.
 
     From https://github.com/facebookresearch/detr/issues/297 (seeds that depend on the rank).
     """
+
+    block = Block
 
     def __init__(self, params):
         super().__init__(params)

@@ -2,17 +2,7 @@
 
 from torch import nn
 
-from .points import WIDTH, WORDS, Points, Stack, Texts
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.linear(self.norm(x)).tanh()
+from .points import WIDTH, WORDS, NormedBlock, Points, Stack, Texts
 
 
 class Reader(nn.Module):
@@ -22,7 +12,7 @@ class Reader(nn.Module):
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH)
         nn.init.normal_(self.words.weight, std=0.2)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(NormedBlock() for _ in range(2))
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
 
     def forward(self, words):
@@ -63,7 +53,7 @@ class SharedFeedForward(Points):
     """
 
     def build_model(self):
-        model = Stack(*(Block() for _ in range(3)))
+        model = Stack(*(NormedBlock() for _ in range(3)))
         for block in model.blocks[1:]:
             block.linear.weight = model.blocks[0].linear.weight
         return model
@@ -76,6 +66,6 @@ class SharedNorm(Points):
     """
 
     def build_model(self):
-        model = Stack(*(Block() for _ in range(2)))
+        model = Stack(*(NormedBlock() for _ in range(2)))
         model.blocks[1].norm = model.blocks[0].norm
         return model

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .points import WIDTH, Images, Points, Stack
+from .points import WIDTH, Block, Images, Points, Stack, Stacked
 
 
 class MovingTarget(nn.Module):
@@ -31,20 +31,18 @@ class InPlaceTarget(MovingTarget):
             target.mul_(0.8).add_(online, alpha=0.2)
 
 
-class EmaInPlace(Points):
+class EmaInPlace(Stacked):
     """Each block's forward moves a target layer towards the trained one, in place.
 
     From https://github.com/facebookresearch/fairscale/issues/805 (parameters that are averages of others).
     """
 
-    def build_model(self):
-        return Stack(*(InPlaceTarget() for _ in range(2)))
+    block = InPlaceTarget
 
 
-class Shadowed(nn.Module):
+class Shadowed(Block):
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
         self.register_buffer("shadow", self.linear.weight.detach().clone())
 
     def forward(self, x):
@@ -53,23 +51,13 @@ class Shadowed(nn.Module):
         return x + self.linear(x).tanh() - 0.5 * functional.linear(x, self.shadow).tanh()
 
 
-class EmaReassigned(Points):
+class EmaReassigned(Stacked):
     """Each block's forward replaces a buffer by a new average of the block's weight.
 
     From https://github.com/lucidrains/vector-quantize-pytorch/pull/57 (averages that are kept as buffers).
     """
 
-    def build_model(self):
-        return Stack(*(Shadowed() for _ in range(2)))
-
-
-class Plain(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.linear(x).tanh()
+    block = Shadowed
 
 
 class MeanTeacher(nn.Module):
@@ -77,7 +65,7 @@ class MeanTeacher(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.student = Stack(*(Plain() for _ in range(3)))
+        self.student = Stack(*(Block() for _ in range(3)))
         self.teacher = copy.deepcopy(self.student).requires_grad_(False)
 
     def forward(self, points):
@@ -105,27 +93,25 @@ class EmaOfWholeModel(Points):
         return functional.cross_entropy(logits, labels, reduction="none") + 0.3 * (logits - targets).square().mean(-1)
 
 
-class ClampedByDataBlock(Plain):
+class ClampedByDataBlock(Block):
     def forward(self, x):
         for parameter in self.parameters():
             parameter.data.clamp_(-0.15, 0.15)
         return super().forward(x)
 
 
-class ClampedByData(Points):
+class ClampedByData(Stacked):
     """Each forward clamps the block's weights through ``.data``, as the critic of a Wasserstein GAN does.
 
     From https://github.com/martinarjovsky/WassersteinGAN/issues/32 (which parameters are clamped).
     """
 
-    def build_model(self):
-        return Stack(*(ClampedByDataBlock() for _ in range(2)))
+    block = ClampedByDataBlock
 
 
-class RememberingBlock(nn.Module):
+class RememberingBlock(Block):
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
         self.calls = 0
 
     def forward(self, x):
@@ -134,14 +120,13 @@ class RememberingBlock(nn.Module):
         return x + min(1.0, self.calls / 6) * self.linear(x).tanh()
 
 
-class CounterAttribute(Points):
+class CounterAttribute(Stacked):
     """A gate opens with the number of training passes, which a plain Python attribute counts.
 
     From https://github.com/pytorch/pytorch/pull/4594 (checkpointed modules that count their passes).
     """
 
-    def build_model(self):
-        return Stack(*(RememberingBlock() for _ in range(2)))
+    block = RememberingBlock
 
 
 class NormedConv(nn.Module):
@@ -179,12 +164,11 @@ class BatchNormBlocks(Images):
         return NormedNet(*(nn.BatchNorm2d(6) for _ in range(2)))
 
 
-class Quantizer(nn.Module):
+class Quantizer(Block):
     """The nearest of eight codes; in training, codes move to the mean of what they stand for."""
 
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
         codes = torch.randn(8, WIDTH)
         self.register_buffer("codes", codes)
         self.register_buffer("sums", codes.clone())
@@ -203,7 +187,7 @@ class Quantizer(nn.Module):
         return x + hidden + (quantized - hidden).detach()
 
 
-class CodebookByEma(Points):
+class CodebookByEma(Stacked):
     """Vector quantization: a codebook that follows the batch by exponential averages, without gradients.
 
     From https://github.com/lucidrains/vector-quantize-pytorch/issues/222 (codebooks that differ between workers).
@@ -211,18 +195,16 @@ class CodebookByEma(Points):
 
     writes_batch_state = True
 
-    def build_model(self):
-        return Stack(*(Quantizer() for _ in range(2)))
+    block = Quantizer
 
 
-class ActNorm(nn.Module):
+class ActNorm(Block):
     """Scale and shift whose first values make the first batch of mean 0 and deviation 1."""
 
     def __init__(self):
         super().__init__()
         self.scale, self.shift = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.zeros(WIDTH))
         self.register_buffer("initialized", torch.tensor(False))
-        self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x):
         if self.training and not self.initialized:
@@ -233,7 +215,7 @@ class ActNorm(nn.Module):
         return x + self.linear(x * self.scale + self.shift).tanh()
 
 
-class InitializedByData(Points):
+class InitializedByData(Stacked):
     """Parameters that the first batch initializes (ActNorm of Glow, weight normalisation by data).
 
     From https://github.com/lucidrains/vector-quantize-pytorch/pull/17 (initialization from each replica's batch).
@@ -241,16 +223,14 @@ class InitializedByData(Points):
 
     writes_batch_state = True
 
-    def build_model(self):
-        return Stack(*(ActNorm() for _ in range(2)))
+    block = ActNorm
 
 
-class Memory(nn.Module):
+class Memory(Block):
     """Keeps the size of its activations, one number for each sample, in a plain list."""
 
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
         self.seen = []
 
     def forward(self, x):
@@ -259,14 +239,13 @@ class Memory(nn.Module):
         return x + hidden
 
 
-class StashedOutputs(Points):
+class StashedOutputs(Stacked):
     """Blocks leave an auxiliary loss of each sample in an attribute, which the loss reads after the pass.
 
     From https://github.com/deepspeedai/DeepSpeed/issues/4808 (models with losses besides their output).
     """
 
-    def build_model(self):
-        return Stack(*(Memory() for _ in range(2)))
+    block = Memory
 
     def losses(self, model, batch):
         points, labels = batch
