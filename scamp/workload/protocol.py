@@ -393,9 +393,9 @@ class Context(Spatial):
 class Tables:
     """Embedding tables that data-parallel ranks may divide. A model has it as its attribute ``divided_tables``.
 
-    ``names`` are those of embeddings, or of modules that contain them. Each rank then has some columns of every table,
-    and the rest of the model. The number of ranks must divide the columns. In every pass all ranks must look up the
-    same tables equally often.
+    ``names`` are those of ``nn.Embedding`` and ``nn.EmbeddingBag``, or of modules that contain them. Each rank then has
+    some columns of every table, and the rest of the model. The number of ranks must divide the columns. In every pass
+    all ranks must look up the same tables equally often.
     """
 
     names: tuple[str, ...]

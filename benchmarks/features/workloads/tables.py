@@ -15,14 +15,14 @@ class Ranking(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(size, width, padding_idx=0 if size < 10 else None) for size in SIZES)
-        self.words = nn.Embedding(200, 2 * width)
+        self.words = nn.EmbeddingBag(200, 2 * width)
         self.bottom = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, width))
         self.top = nn.Sequential(nn.Linear((2 + len(SIZES)) * width, 32), nn.Tanh(), nn.Linear(32, 1))
         self.mixed = nn.Linear(2 * width, width)
 
     def forward(self, numbers, categories, text):
         vectors = [self.bottom(numbers), *(table(categories[:, i]) for i, table in enumerate(self.tables))]
-        return self.top(torch.cat([*vectors, self.mixed(self.words(text).mean(1))], 1))
+        return self.top(torch.cat([*vectors, self.mixed(self.words(text))], 1))
 
 
 class Clicks(Workload):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
@@ -69,6 +69,56 @@ def test_ranks_with_unequal_numbers_of_samples_look_up_and_train_what_one_proces
         assert torch.tensor(answer["gradient"]).allclose(table.weight.grad / 2)
 
 
+def words(kind: str, rows: slice) -> tuple[Tensor, ...]:
+    """Arguments of a bag for these of five samples, whose bags have 3, 0, 1, 2 and 2 words, or all two."""
+    if kind == "of two":
+        return (INDICES[rows],)
+    sizes = torch.tensor([3, 0, 1, 2, 2])
+    ends = sizes.cumsum(0)
+    first, last = int(ends[rows.start - 1]) if rows.start else 0, int(ends[rows.stop - 1])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), ends])[rows.start : rows.stop + (kind == "with an end")]
+    flat = torch.tensor([0, 2, 8, 1, 3, 3, 5, 7])[first:last]
+    weights = torch.linspace(0.5, 2, 8)[first:last]
+    return (flat, offsets - first, weights) if kind == "weighted" else (flat, offsets - first)
+
+
+BAGS = [("sum", "of two"), ("mean", "ragged"), ("max", "with an end"), ("sum", "weighted")]
+
+
+def bag_of(mode: str, kind: str) -> Model:
+    return Model(nn.EmbeddingBag(9, 4, mode=mode, padding_idx=2, include_last_offset=kind == "with an end"))
+
+
+def bags_on_rank(rank: int, folder: Path) -> list[dict[str, Any]]:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
+    mesh, answers = init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)), []
+    rows = slice(0, 3) if rank == 0 else slice(3, 5)
+    for mode, kind in BAGS:
+        model = bag_of(mode, kind)
+        divide_tables(model, mesh)
+        pooled = model.tables[0](*words(kind, rows))
+        (pooled * WEIGHTS[rows, 0]).sum().backward()
+        gradient = model.tables[0].weight.grad
+        assert isinstance(gradient, DTensor)
+        answers.append({"pooled": pooled.tolist(), "gradient": gradient.full_tensor().tolist()})
+    dist.destroy_process_group()
+    return answers
+
+
+def test_bags_of_any_size_are_pooled_and_trained_as_in_one_process(tmp_path: Path) -> None:
+    answers = in_forks([partial(bags_on_rank, rank, tmp_path) for rank in range(2)], PATIENCE_SECONDS)
+    for (mode, kind), *of_ranks in zip(BAGS, *answers, strict=True):
+        table = bag_of(mode, kind).tables[0]
+        assert isinstance(table, nn.EmbeddingBag)
+        pooled = table(*words(kind, slice(0, 5)))
+        (pooled * WEIGHTS[:, 0]).sum().backward()
+        assert table.weight.grad is not None
+        assert torch.tensor([*of_ranks[0]["pooled"], *of_ranks[1]["pooled"]]).allclose(pooled)
+        for answer in of_ranks:
+            assert torch.tensor(answer["gradient"]).allclose(table.weight.grad / 2)
+
+
 def test_each_rank_holds_its_columns_and_the_whole_rest() -> None:
     recipe = recipe_of(load_workload("tables.py:Clicks", WORKLOADS)({"width": 64}))
     plain = trace_peak(recipe, Layout(), 2).parts_at(2)
@@ -95,7 +145,8 @@ def test_ranks_divide_the_columns_of_all_tables() -> None:
         (nn.Embedding(4, 4, sparse=True), "gradients are sparse"),
         (nn.Embedding(4, 4, max_norm=1.0), "max_norm needs whole rows"),
         (nn.Embedding(4, 4, scale_grad_by_freq=True), "scale_grad_by_freq counts"),
-        (nn.Linear(4, 4), "there is no nn.Embedding in it"),
+        (nn.EmbeddingBag(4, 4, sparse=True), "gradients are sparse"),
+        (nn.Linear(4, 4), "there is no nn.Embedding or nn.EmbeddingBag in it"),
     ],
 )
 def test_tables_that_cannot_be_divided_are_refused_with_the_reason(table: nn.Module, why: str) -> None:
