@@ -91,6 +91,7 @@ def test_as_another_user_no_process_of_users_code_reads_what_is_the_services(
         shutil.rmtree(shared)
 
 
+@pytest.mark.soak  # minutes; the test above shows that users' code is another user, who reads nothing of the service
 @pytest.mark.ray
 @pytest.mark.postgres
 def test_a_hostile_workload_reads_nothing_that_is_not_its_own_and_hangs_nothing() -> None:
