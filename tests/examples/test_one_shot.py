@@ -14,6 +14,7 @@ from tests.conftest import Scamp
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.soak  # a minute; ``test_inheriting.py`` trains the supernet, ``control`` tests whom it makes trials of
 @pytest.mark.ray
 def test_the_best_candidate_by_the_weights_of_a_supernet_is_trained_alone(tmp_path: Path, scamp: Scamp) -> None:
     code = (EXAMPLES / "cells.py").read_text()

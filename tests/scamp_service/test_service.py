@@ -140,7 +140,7 @@ def live_through_kills(
     rng = random.Random(seed)
     watched = Watched(service, study(LARGE, trials=1, steps=large_steps, report_every=report_every))
     until(lambda: any(trial["num_ranks"] for trial in watched.trials()), "a plan for two ranks")
-    watched.submit(study(SMALL, trials=2, steps=200))  # what runs now leaves no device free
+    watched.submit(study(SMALL, trials=2, steps=120))  # what runs now leaves no device free
     num_ranks = 0
     for gang, victims in rounds:
         until(partial(watched.trains_on, gang), f"a gang of {gang} that reports")
@@ -188,7 +188,7 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
 ) -> None:
     first = services[-1]
     before = {view["id"]: view["summary"]["trials"] for view in map(_detail(first), _ids(first))}
-    watched = Watched(first, study(SMALL, trials=1, steps=400))
+    watched = Watched(first, study(SMALL, trials=1, steps=200))
     check_bad_input_changes_nothing(first)
     until(lambda: any(a["checkpoint_step"] > 0 for a in watched.attempts()), "a first checkpoint")
     first.kill()
@@ -221,7 +221,7 @@ def test_a_service_that_ends_leaves_no_process_and_the_next_one_goes_on_at_no_co
     data_dir: Path, services: list[Served]
 ) -> None:
     service = services[-1]
-    watched = Watched(service, study(SMALL, trials=1, steps=600))
+    watched = Watched(service, study(SMALL, trials=1, steps=300))
     until(lambda: any(a["checkpoint_step"] > 0 for a in watched.attempts()), "a first checkpoint")
     ranks = service.pids("ray::Rank")
     assert service.stop() == 0
@@ -232,7 +232,7 @@ def test_a_service_that_ends_leaves_no_process_and_the_next_one_goes_on_at_no_co
     (trial,) = watched.trials()
     attempts = watched.service.client.trial(trial["study_id"], 0)["attempts"]
     assert [attempt["outcome"] for attempt in attempts] == ["STOPPED", "DONE"]
-    assert (trial["num_lost"], trial["step"]) == (0, 600)
+    assert (trial["num_lost"], trial["step"]) == (0, 300)
     assert watched.service.stop() == 0 and watched.service.pids() == []
 
 

@@ -42,6 +42,7 @@ def code(page: str, file: str) -> str:
     return block
 
 
+@pytest.mark.full
 def test_the_example_on_the_page_trains_and_learns_on_two_ranks(ranks: Any, tmp_path: Path) -> None:
     (tmp_path / "spirals.py").write_text(code("workloads.md", "spirals.py"))
     curve = ranks.curve(
@@ -84,6 +85,8 @@ def test_the_page_has_one_row_for_each_option_of_a_study() -> None:
     assert re.findall(r"^\| `([a-z_.]+)` \|", section, re.MULTILINE) == list(options(StudySpec))
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("file", "name"),
     [
