@@ -18,7 +18,6 @@ from tests.api.dashboard.filler import DEVICES, EVIL
 from tests.api.dashboard.serving import serving
 
 
-@pytest.mark.sample
 @pytest.mark.browser
 def test_the_cluster_shows_gangs_by_device_and_links_their_ranks(open_page: Callable[..., Page]) -> None:
     page = open_page("/cluster")

@@ -20,7 +20,6 @@ from tests.values import changed, sized
 T = TrialState
 
 
-@pytest.mark.sample
 @pytest.mark.browser
 def test_a_trial_shows_how_an_out_of_memory_was_healed(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")

@@ -157,6 +157,7 @@ class UnfencedWrites(Simulation):
         return self.store
 
 
+@pytest.mark.soak  # a hundred simulations
 @pytest.mark.usefixtures("plain_studies")
 def test_without_the_epoch_the_simulation_fails() -> None:
     faults = Faults(pause=0.2)
@@ -212,6 +213,7 @@ def alike(usual: Json, params: Json, trials: int) -> Json:
     return {**usual, **space, **plain, "search": search, "budget": {**usual["budget"], "trials": trials}}
 
 
+@pytest.mark.soak  # a search for the seed that shows it
 def test_when_the_devices_of_a_plan_are_not_waited_for_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def has_failed(seed: int) -> bool:
         return fails(lambda store, seed: OnFourDevices(store, seed, Faults(shrink=1.0, jump_clock=0.0)), seed)
