@@ -427,8 +427,8 @@ class Chain(nn.Module, ABC):
     """None: this process has the whole model."""
 
     @abstractmethod
-    def enter(self, inputs: Tensor) -> Tensor:
-        """The input of the first block, computed from the model's ``inputs``."""
+    def enter(self, *inputs: Any, **options: Any) -> Tensor:
+        """The input of the first block, computed from that with which the model is called."""
 
     @abstractmethod
     def leave(self, x: Tensor) -> Tensor:
@@ -448,10 +448,9 @@ class Chain(nn.Module, ABC):
         """Whether this process has the last stage, or the whole model."""
         return self.place is None or self.place.stages[-1].index == self.place.stages[-1].count - 1
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
         """The output of this process's stage; the input of a later stage is the output of the stage before it."""
-        if self.is_first:
-            x = self.enter(x)
+        x: Tensor = self.enter(*inputs, **options) if self.is_first else inputs[0]
         for block in self.blocks:
             x = block(x)
         return self.leave(x) if self.is_last else x.contiguous()  # it is sent, which a view cannot be

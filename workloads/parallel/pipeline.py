@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 from torch.distributed.pipelining.stage import InferenceMode  # type: ignore[attr-defined]
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from estimators.model import Stage
 from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
@@ -39,6 +39,8 @@ _PASSES = {
 }
 
 Context = Callable[[], AbstractContextManager[object]]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and named arguments with which a loss calls the model: tensors, or trees with tensors."""
 
 
 def run_passes(
@@ -59,7 +61,8 @@ def run_passes(
     has_end = model.is_first or model.is_last
     batches = list(micro_batches if has_end else islice(micro_batches, 1))
     hidden = torch.empty(model.hidden_shape(_num_samples(batches[0])), device="meta", requires_grad=True)
-    inputs = [_inputs_of(loss_of, batch) for batch in batches] if model.is_first else None
+    entered = _Entered([_inputs_of(loss_of, batch) for batch in batches]) if model.is_first else None
+    inputs = entered.tensors if entered else None
     targets = batches if model.is_last else None
     place, held = model.place, model.place.stages
     stages = [
@@ -92,7 +95,7 @@ def run_passes(
         stage.has_backward = True
     # Not the schedule's ``step``: it splits one batch of plain tensors, and our batches may be any tree of tensors.
     try:
-        with _computing(model, precision):
+        with _computing(model, precision, entered):
             schedule._step_microbatches(inputs, target_mbs=targets, return_outputs=False)
     except RuntimeError as error:
         if error.__cause__ is not None and "failed to run" in str(error).lower():  # torch wraps errors of the model
@@ -137,13 +140,18 @@ class _Part(nn.Module):
 
 
 @contextmanager
-def _computing(model: Chain, precision: Context) -> Iterator[None]:
-    """Have the stage compute in the context ``precision``, and give other stages fp32, while this context lasts."""
+def _computing(model: Chain, precision: Context, entered: _Entered | None = None) -> Iterator[None]:
+    """Have the stage compute in the context ``precision``, and give other stages fp32, while this context lasts.
+
+    The first one gets the tensors of ``entered``, if there is such.
+    """
     forward = model.forward
 
-    def call(*inputs: Tensor) -> Tensor:
+    def call(*inputs: Any, **options: Any) -> Tensor:
+        if entered is not None and model.is_first:
+            inputs, options = entered.arguments(inputs)
         with precision():
-            output: Tensor = forward(*inputs)
+            output: Tensor = forward(*inputs, **options)
         if model.is_last:
             return output
         if output.is_complex():
@@ -153,7 +161,7 @@ def _computing(model: Chain, precision: Context) -> Iterator[None]:
             )
         return output.float()
 
-    model.forward = call  # type: ignore[method-assign,assignment]
+    model.forward = call  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -170,8 +178,9 @@ def evaluate_pipeline(workload: Workload, model: Chain, batch: Batch, precision:
     ranks = [rank for (rank,) in holders_of(held[0].schedule, group.size())]
     output: Tensor | None = None
     for stage in held:
+        options: dict[str, Any] = {}
         if stage.index == 0:
-            inputs = _inputs_of(workload.evaluate, batch)
+            inputs, options = _inputs_of(workload.evaluate, batch)
         elif output is not None and ranks[stage.index - 1] == ranks[stage.index]:
             inputs = (output,)
         else:
@@ -180,8 +189,8 @@ def evaluate_pipeline(workload: Workload, model: Chain, batch: Batch, precision:
             inputs = (received,)
             del received
         with _computing(model, precision), only(model, stage):
-            output = model(*inputs)
-        del inputs
+            output = model(*inputs, **options)
+        del inputs, options
         if stage.index == stage.count - 1:
             with precision():
                 return workload.evaluate(cast(nn.Module, _Given(workload.evaluate, output)), batch)
@@ -200,25 +209,57 @@ def _shapes_are_known(stages: Sequence[PipelineStage], has_backward: bool, p2p_d
 class _Called(Exception):
     """Raised by the stand-in for the model, to carry the inputs that it was called with."""
 
-    def __init__(self, inputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, arguments: Arguments) -> None:
         super().__init__()
-        self.inputs = inputs
+        self.arguments = arguments
 
 
-def _inputs_of(call: Callable[[nn.Module, Batch], Any], batch: Batch) -> tuple[Tensor, ...]:
-    """The inputs with which ``call`` calls the model. Raises ``ValueError`` if it does not call the model."""
+def _inputs_of(call: Callable[[nn.Module, Batch], Any], batch: Batch) -> Arguments:
+    """The arguments with which ``call`` calls the model. Raises ``ValueError`` if it does not call the model."""
 
-    def model(*inputs: Tensor) -> NoReturn:
-        raise _Called(inputs)
+    def model(*inputs: Any, **options: Any) -> NoReturn:
+        raise _Called((inputs, options))
 
     try:
         call(cast(nn.Module, model), batch)
     except _Called as called:
-        return called.inputs
+        return called.arguments
     raise ValueError(
         f"{call.__qualname__} does not call the model, so a pipeline cannot run it: call the model once, or use plans "
         "without a pipeline"
     )
+
+
+class _Entered:
+    """Arguments of the model for each micro-batch; its first stage gets their tensors alone, as torch passes no others.
+
+    Raises ``WorkloadError`` for what differs between micro-batches and is no tensor.
+    """
+
+    def __init__(self, arguments: Sequence[Arguments]) -> None:
+        self.tensors: list[tuple[Tensor, ...]] = []
+        forms = []
+        for micro_batch in arguments:
+            leaves, form = tree_flatten(micro_batch)
+            self.tensors.append(tuple(leaf for leaf in leaves if isinstance(leaf, Tensor)))
+            forms.append((form, [_PLACE if isinstance(leaf, Tensor) else leaf for leaf in leaves]))
+        self._form, self._leaves = forms[0]
+        if any(form != forms[0] for form in forms):
+            raise WorkloadError(
+                "the first stage of a pipeline gets tensors, and the loss calls the model with something else that "
+                "differs between micro-batches: make a tensor of it, or use plans without a pipeline (pp=1)"
+            )
+
+    def arguments(self, tensors: Iterable[Tensor]) -> Arguments:
+        """The arguments with these tensors."""
+        given = iter(tensors)
+        leaves = (next(given) if leaf is _PLACE else leaf for leaf in self._leaves)
+        arguments: Arguments = tree_unflatten(leaves, self._form)
+        return arguments
+
+
+_PLACE = object()
+"""Stands for a tensor."""
 
 
 class _Given:

@@ -135,15 +135,15 @@ class ForwardState:
         """``forward`` of a stage of a pipeline, each of whose calls in training is the pass of one micro-batch."""
         watched: set[int] = set()
 
-        def call(*inputs: Any) -> Any:
+        def call(*inputs: Any, **options: Any) -> Any:
             if not self.model.training:
-                return forward(*inputs)
+                return forward(*inputs, **options)
             place: Any = self.model.place
             stage: int = place.stages[0].index
             self.is_known &= stage in watched  # the first pass of each stage is watched
             watched.add(stage)
-            with self.micro_batch(inputs, self.layout.num_micro_batches):
-                return forward(*inputs)
+            with self.micro_batch((inputs, options), self.layout.num_micro_batches):
+                return forward(*inputs, **options)
 
         return call
 
