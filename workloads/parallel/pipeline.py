@@ -252,8 +252,8 @@ class _Entered:
 
     def arguments(self, tensors: Iterable[Tensor]) -> Arguments:
         """The arguments with these tensors."""
-        given = iter(tensors)
-        leaves = (next(given) if leaf is _PLACE else leaf for leaf in self._leaves)
+        left = iter(tensors)
+        leaves = (next(left) if leaf is _PLACE else leaf for leaf in self._leaves)
         arguments: Arguments = tree_unflatten(leaves, self._form)
         return arguments
 

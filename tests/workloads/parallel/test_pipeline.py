@@ -164,9 +164,7 @@ def test_what_differs_between_micro_batches_and_is_no_tensor_is_refused() -> Non
         assert isinstance(model, Chain)
         apply_plan(model, workload.blocks(model), layout, mesh)
         batches = [workload.train_batch(torch.arange(2))] * 2
-        with pytest.raises(
-            WorkloadError, match=r"something else that differs between micro-batches: make"
-        ):
+        with pytest.raises(WorkloadError, match=r"something else that differs between micro-batches: make"):
             run_passes(workload.loss, model, batches, 2, StepLosses(min).add)
 
 
