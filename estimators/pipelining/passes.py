@@ -29,16 +29,11 @@ FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = Pass
 
 
 class Action(NamedTuple):
-    """One pass of one micro-batch through one stage. A tuple, because simulations look up many of them.
-
-    ``turn`` numbers the forward passes of a model that runs several before each backward pass (recycling). Only the
-    last one keeps activations.
-    """
+    """One pass of one micro-batch through one stage. A tuple, because simulations look up many of them."""
 
     stage: int
     micro_batch: int
     kind: Pass = FORWARD
-    turn: int = 0
 
     @property
     def frees(self) -> bool:
@@ -46,8 +41,7 @@ class Action(NamedTuple):
         return self.kind in (BACKWARD, BACKWARD_WEIGHT)
 
     def __str__(self) -> str:
-        turn = f" (turn {self.turn})" if self.turn else ""
-        return f"{self.kind} of micro-batch {self.micro_batch} on stage {self.stage}{turn}"
+        return f"{self.kind} of micro-batch {self.micro_batch} on stage {self.stage}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +68,14 @@ class PipelineSchedule:
     """The actions of each rank in their order. ``holders`` are the ranks of each stage: one, or several that share it.
 
     Stages are numbered in the direction of the forward pass. Each holder of a shared stage runs all of its passes on
-    its part of the layers; the next stage needs the results of all parts. ``num_forwards`` forward passes precede each
-    backward pass. Raises ``ValueError``, which says what is wrong and where, for orders that cannot run.
+    its part of the layers; the next stage needs the results of all parts. Raises ``ValueError``, which says what is
+    wrong and where, for orders that cannot run.
     """
 
     name: str
     orders: tuple[tuple[Action, ...], ...]
     holders: tuple[tuple[int, ...], ...]
     num_micro_batches: int
-    num_forwards: int = 1
     graph: ActionGraph = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -101,16 +94,12 @@ class PipelineSchedule:
         """Number of stages. A rank may hold several."""
         return len(self.holders)
 
-    def keeps(self, action: Action) -> bool:
-        """Whether the action keeps activations for a backward pass: forward passes do, but for earlier turns."""
-        return action.kind == FORWARD and action.turn == self.num_forwards - 1
-
     def in_flight(self, rank: int, stage: int) -> int:
         """Largest number of micro-batches whose activations of this stage the rank holds at once."""
         held = most = 0
         for action in self.orders[rank]:
             if action.stage == stage:
-                held += self.keeps(action) - action.frees
+                held += (action.kind == FORWARD) - action.frees
                 most = max(most, held)
         return most
 
@@ -167,16 +156,19 @@ def _deadlock(schedule: PipelineSchedule, stuck: Sequence[int], at: Sequence[int
     return f"{schedule.name}: deadlock: {'; '.join(said)}"
 
 
+_PLACES = {FORWARD: 0, BACKWARD: 1, BACKWARD_INPUT: 1, BACKWARD_WEIGHT: 2}
+_NUM_KINDS = 3
+
+
 class _Numbers(NamedTuple):
     """The number of each action, looked up by what it does.
 
-    ``slots`` numbers the stages of each rank. The forward passes of micro-batch m in slot s are at ``num_kinds`` ·
-    (s · micro-batches + m), each turn after the one before; then comes its backward pass, or that of its inputs, and
-    then that of its weights. A number is −1 where there is none.
+    ``slots`` numbers the stages of each rank. The forward pass of micro-batch m in slot s is at ``_NUM_KINDS`` ·
+    (s · micro-batches + m); then comes its backward pass, or that of its inputs, and then that of its weights. A number
+    is −1 where there is none.
     """
 
     slots: Sequence[Mapping[int, int]]
-    num_kinds: int
     of_pass: Sequence[int]
     keys: Sequence[int]
 
@@ -184,33 +176,30 @@ class _Numbers(NamedTuple):
     def of(cls, schedule: PipelineSchedule) -> _Numbers:
         """Raises ``ValueError`` unless each rank runs each pass of each of its stages once."""
         slots = _slots(schedule)
-        turns, num = schedule.num_forwards, schedule.num_micro_batches
-        num_kinds = turns + 2
-        later = {BACKWARD: turns, BACKWARD_INPUT: turns, BACKWARD_WEIGHT: turns + 1}
-        numbers = [-1] * (sum(map(len, slots)) * num * num_kinds)
+        num = schedule.num_micro_batches
+        numbers = [-1] * (sum(map(len, slots)) * num * _NUM_KINDS)
         keys: list[int] = []
         for held, order in zip(slots, schedule.orders, strict=True):
-            for stage, micro_batch, kind, turn in order:
-                place = turn if kind == FORWARD else later[kind]
-                if stage not in held or not 0 <= micro_batch < num or not 0 <= turn < (turns if place < turns else 1):
+            for stage, micro_batch, kind in order:
+                if stage not in held or not 0 <= micro_batch < num:
                     _explain(schedule)
-                key = (held[stage] * num + micro_batch) * num_kinds + place
+                key = (held[stage] * num + micro_batch) * _NUM_KINDS + _PLACES[kind]
                 if numbers[key] >= 0:
                     _explain(schedule)
                 numbers[key] = len(keys)
                 keys.append(key)
-        if not _are_complete(schedule, numbers, num_kinds):
+        if not _are_complete(schedule, numbers):
             _explain(schedule)
-        return cls(slots, num_kinds, numbers, keys)
+        return cls(slots, numbers, keys)
 
 
-def _are_complete(schedule: PipelineSchedule, numbers: Sequence[int], num_kinds: int) -> bool:
+def _are_complete(schedule: PipelineSchedule, numbers: Sequence[int]) -> bool:
     """Whether nothing is missing: gradients of weights are computed by themselves where those of inputs are."""
     actions = list(chain(*schedule.orders))
-    for index in range(num_kinds - 1):
-        if min(numbers[index::num_kinds], default=0) < 0:
-            return False
-    pairs = zip(numbers[num_kinds - 2 :: num_kinds], numbers[num_kinds - 1 :: num_kinds], strict=True)
+    forward, backward, weights = (numbers[place::_NUM_KINDS] for place in range(_NUM_KINDS))
+    if min(forward, default=0) < 0 or min(backward, default=0) < 0:
+        return False
+    pairs = zip(backward, weights, strict=True)
     return all((actions[back].kind == BACKWARD_INPUT) == (weight >= 0) for back, weight in pairs)
 
 
@@ -221,8 +210,7 @@ def _explain(schedule: PipelineSchedule) -> NoReturn:
         for index, action in enumerate(order):
             if action.stage not in held[rank]:
                 raise ValueError(f"{name}: rank {rank} at {index} runs {action}, but does not hold that stage")
-            most_turns = schedule.num_forwards if action.kind == FORWARD else 1
-            if not (0 <= action.micro_batch < schedule.num_micro_batches and 0 <= action.turn < most_turns):
+            if not 0 <= action.micro_batch < schedule.num_micro_batches:
                 raise ValueError(f"{name}: rank {rank} at {index} runs {action}, which does not exist")
         counts = Counter(order)
         if twice := next((action for action, count in counts.items() if count > 1), None):
@@ -237,9 +225,8 @@ def _explain(schedule: PipelineSchedule) -> NoReturn:
 def _explain_passes(
     schedule: PipelineSchedule, rank: int, stage: int, number: int, counts: Mapping[Action, int]
 ) -> None:
-    for turn in range(schedule.num_forwards):
-        if (action := Action(stage, number, FORWARD, turn)) not in counts:
-            raise ValueError(f"{schedule.name}: rank {rank} never runs {action}")
+    if (action := Action(stage, number)) not in counts:
+        raise ValueError(f"{schedule.name}: rank {rank} never runs {action}")
     backward, *parts = (Action(stage, number, kind) for kind in (BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT))
     parts_there = [part for part in parts if part in counts]
     if backward in counts and parts_there:
@@ -298,30 +285,24 @@ def _graph(schedule: PipelineSchedule, numbers: _Numbers) -> ActionGraph:
                 dependencies[needed] = (*of_needed[:-1], (rank, (*of_needed[-1][1], number)))
             else:
                 dependencies[needed] = (*of_needed, (rank, (number,)))
-    held = [key // numbers.num_kinds for key in numbers.keys]
+    held = [key // _NUM_KINDS for key in numbers.keys]
     bounds = [0, *accumulate(map(len, schedule.orders))]
     return ActionGraph(bounds, ranks, actions, held, needs, here, dependencies)
 
 
 def _needs(schedule: PipelineSchedule, numbers: _Numbers, actions: Sequence[Action]) -> list[Sequence[int]]:
     """The actions whose results each action needs."""
-    of_pass, num_kinds = numbers.of_pass, numbers.num_kinds
-    last, last_turn, per_slot = (
-        schedule.num_stages - 1,
-        schedule.num_forwards - 1,
-        schedule.num_micro_batches * num_kinds,
-    )
+    of_pass = numbers.of_pass
+    last, per_slot = schedule.num_stages - 1, schedule.num_micro_batches * _NUM_KINDS
     # Where the passes of each stage are found on each of its holders.
     bases = [[numbers.slots[rank][stage] * per_slot for rank in ranks] for stage, ranks in enumerate(schedule.holders)]
     needs: list[Sequence[int]] = []
-    for (stage, micro_batch, kind, turn), key in zip(actions, numbers.keys, strict=True):
+    for (stage, micro_batch, kind), key in zip(actions, numbers.keys, strict=True):
+        place = micro_batch * _NUM_KINDS
         if kind == FORWARD:
-            before, place = (stage - 1, turn) if stage else (last, turn - 1)
-            place += micro_batch * num_kinds
-            needs.append(tuple([of_pass[base + place] for base in bases[before]]) if stage or turn else ())
+            needs.append(tuple([of_pass[base + place] for base in bases[stage - 1]]) if stage else ())
         elif kind == BACKWARD_WEIGHT or stage == last:
             needs.append((of_pass[key - 1],))
         else:
-            place = micro_batch * num_kinds + last_turn + 1
-            needs.append((of_pass[key - 1], *[of_pass[base + place] for base in bases[stage + 1]]))
+            needs.append((of_pass[key - 1], *[of_pass[base + place + 1] for base in bases[stage + 1]]))
     return needs

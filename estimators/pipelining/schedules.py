@@ -189,18 +189,6 @@ def interlaced(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
     return PipelineSchedule("interlaced", tuple(orders), holders_of("interlaced", num_ranks), num_micro_batches)
 
 
-def three_f_one_b(num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
-    """Three forward passes for each backward pass, for models that feed their output back (AlphaFold's recycling).
-
-    Activations of the third forward pass alone are kept, and of as many micro-batches as in 1F1B. Source: Lin et al.,
-    "nnScaler" (SuperScaler), OSDI 2024. The order is that of ranks which always take the pass that is closest to the
-    end of its micro-batch.
-    """
-    _ranks(num_ranks, num_micro_batches)
-    orders = _Recycling(num_ranks, num_micro_batches, 3).orders()
-    return PipelineSchedule("3f1b", orders, holders_of("3f1b", num_ranks), num_micro_batches, num_forwards=3)
-
-
 SCHEDULES: Mapping[str, Callable[[int, int], PipelineSchedule]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
@@ -209,7 +197,6 @@ SCHEDULES: Mapping[str, Callable[[int, int], PipelineSchedule]] = {
     "zbv": zbv,
     "dualpipev": dual_pipe_v,
     "interlaced": interlaced,
-    "3f1b": three_f_one_b,
 }
 """Makers of schedules by name: (number of ranks, number of micro-batches) → schedule."""
 
@@ -283,48 +270,3 @@ def _ranks(num_ranks: int, num_micro_batches: int) -> range:
     if num_ranks < 1 or num_micro_batches < 1:
         raise ValueError(f"num_ranks and num_micro_batches must be at least 1, got {num_ranks} and {num_micro_batches}")
     return range(num_ranks)
-
-
-class _Recycling:
-    """Orders of ranks that repeat forward passes.
-
-    An idle rank takes the pass that is ready and closest to the end of its micro-batch. A forward pass takes 1, a
-    backward pass 2. The backward pass counts as the last turn.
-    """
-
-    def __init__(self, num_ranks: int, num_micro_batches: int, num_forwards: int) -> None:
-        self._num_ranks, self._num_micro_batches, self._back = num_ranks, num_micro_batches, num_forwards
-        self._next = [[0] * (num_forwards + 1) for _ in range(num_ranks)]  # micro-batch by rank and turn
-        self._ended: dict[tuple[int, int, int], int] = {}  # (rank, turn, micro-batch) → time
-
-    def orders(self) -> tuple[tuple[Action, ...], ...]:
-        orders: list[list[Action]] = [[] for _ in range(self._num_ranks)]
-        free, now = [0] * self._num_ranks, 0
-        while any(turns[self._back] < self._num_micro_batches for turns in self._next):
-            for rank in (rank for rank in range(self._num_ranks) if free[rank] <= now):
-                turn = next((turn for turn in range(self._back, -1, -1) if self._is_ready(rank, turn, now)), None)
-                if turn is None:
-                    continue
-                number, is_back = self._next[rank][turn], turn == self._back
-                self._next[rank][turn] += 1
-                self._ended[rank, turn, number] = free[rank] = now + (2 if is_back else 1)
-                orders[rank].append(Action(rank, number, BACKWARD) if is_back else Action(rank, number, FORWARD, turn))
-            now += 1
-        return tuple(map(tuple, orders))
-
-    def _is_ready(self, rank: int, turn: int, now: int) -> bool:
-        number = self._next[rank][turn]
-        in_flight = self._next[rank][self._back - 1] - self._next[rank][self._back]
-        if number == self._num_micro_batches or (turn == self._back - 1 and in_flight >= self._num_ranks - rank):
-            return False
-        needed = self._needed(rank, turn)
-        return needed is None or self._ended.get((*needed, number), now + 1) <= now
-
-    def _needed(self, rank: int, turn: int) -> tuple[int, int] | None:
-        """(rank, turn) whose result is needed."""
-        last = self._num_ranks - 1
-        if turn == self._back:
-            return (rank + 1, turn) if rank < last else (rank, turn - 1)
-        if rank:
-            return rank - 1, turn
-        return (last, turn - 1) if turn else None

@@ -41,7 +41,7 @@ MANY_RANKS = 8
 schedule."""
 
 _CHUNKS = {"1f1b": 1, "gpipe": 1, "zb-h1": 1, "interlaced": 1, "interleaved": 2, "zbv": 2, "dualpipev": 2}
-"""Stages of each rank by schedule. 3F1B is missing: only a model that feeds its output back runs it."""
+"""Stages of each rank by schedule."""
 
 
 def list_pipelines(question: Question) -> list[Option]:

@@ -1,7 +1,6 @@
 """Lower bounds of what a simulation of a pipeline will say, from formulas, before its schedule is even made.
 
-With them ``exact.pipelines`` leaves out pipelines that cannot win. There are none for 3F1B, which is no alternative to
-other schedules.
+With them ``exact.pipelines`` leaves out pipelines that cannot win.
 """
 
 from __future__ import annotations

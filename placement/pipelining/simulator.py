@@ -155,14 +155,11 @@ class _Run:
         self._message_seconds = cache(message_seconds)
         actions, num = self._graph.actions, len(self._graph.actions)
         lasting = [{kind: stage.seconds(kind) for kind in Pass} for stage in stages]
-        self._lasting = [lasting[stage][kind] for stage, _, kind, _ in actions]
+        self._lasting = [lasting[stage][kind] for stage, _, kind in actions]
         # Bytes of activations that each pass begins to hold, and those that it gives back; None for neither.
-        kept_bytes, turn_kept = [stage.kept_bytes for stage in stages], schedule.num_forwards - 1
-        self._taken = [kept_bytes[stage] if kind == FORWARD else None for stage, _, kind, _ in actions]
-        self._given = [
-            -kept_bytes[stage] if (turn < turn_kept if kind == FORWARD else kind != BACKWARD_INPUT) else None
-            for stage, _, kind, turn in actions
-        ]
+        kept_bytes = [stage.kept_bytes for stage in stages]
+        self._taken = [kept_bytes[stage] if kind == FORWARD else None for stage, _, kind in actions]
+        self._given = [None if kind in (FORWARD, BACKWARD_INPUT) else -kept_bytes[stage] for stage, _, kind in actions]
         self._num_missing = [len(needed) for needed in self._graph.needs]
         self._started, self._ended = [0.0] * num, [0.0] * num
         self._at, self._last = list(self._graph.bounds[:-1]), self._graph.bounds[1:]
@@ -179,7 +176,7 @@ class _Run:
             (self._message_bytes(stage, ahead=False), self._message_bytes(stage, ahead=True))
             for stage in range(len(stages))
         ]
-        self._num_bytes = [sizes[stage][kind == FORWARD] for stage, _, kind, _ in actions]
+        self._num_bytes = [sizes[stage][kind == FORWARD] for stage, _, kind in actions]
 
     def run(self) -> Simulation:
         events, end_pass, end_message = self._events, self._end_pass, self._end_message

@@ -26,9 +26,9 @@ F0, B0 = Action(0, 0), Action(0, 0, BACKWARD)
 F1, B1 = Action(1, 0), Action(1, 0, BACKWARD)
 
 
-def schedule_of(*orders: list[Action], num_micro_batches: int = 1, num_forwards: int = 1) -> PipelineSchedule:
+def schedule_of(*orders: list[Action], num_micro_batches: int = 1) -> PipelineSchedule:
     holders = tuple((rank,) for rank in range(len(orders)))
-    return PipelineSchedule("mine", tuple(map(tuple, orders)), holders, num_micro_batches, num_forwards)
+    return PipelineSchedule("mine", tuple(map(tuple, orders)), holders, num_micro_batches)
 
 
 def test_any_order_that_can_run_is_a_schedule() -> None:
@@ -42,8 +42,6 @@ def test_activations_are_held_until_the_gradients_of_the_weights_are_there() -> 
     late += [Action(0, number, BACKWARD_WEIGHT) for number in range(3)]
     soon = [Action(0, number, kind) for number in range(3) for kind in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)]
     assert [schedule_of(order, num_micro_batches=3).in_flight(0, 0) for order in (late, soon)] == [3, 1]
-    turns = [Action(0, 0), Action(0, 0, FORWARD, 1), B0]
-    assert schedule_of(turns, num_forwards=2).in_flight(0, 0) == 1, "only the last turn keeps any"
 
 
 def test_a_stage_after_a_shared_one_needs_all_parts_and_all_parts_need_its_gradients() -> None:
@@ -63,7 +61,6 @@ def test_a_stage_after_a_shared_one_needs_all_parts_and_all_parts_need_its_gradi
         (([F0, F0, B0], [F1, B1]), r"rank 0 runs forward of micro-batch 0 on stage 0 more than once, at \[0, 1\]"),
         (([F0, B0, F1], [F1, B1]), "rank 0 at 2 runs forward of micro-batch 0 on stage 1, but does not hold"),
         (([F0, B0, Action(0, 1)], [F1, B1]), "rank 0 at 2 runs forward of micro-batch 1 on stage 0, which does not"),
-        (([F0, B0, Action(0, 0, turn=1)], [F1, B1]), "which does not exist"),
         (([F0, B0, Action(0, 0, BACKWARD_INPUT)], [F1, B1]), "both whole and in parts"),
         (([F0, Action(0, 0, BACKWARD_INPUT)], [F1, B1]), "rank 0 never runs backward of the weights of micro-batch 0"),
         (([B0, F0], [F1, B1]), r"wrong order on rank 0: backward .* \(at 0\) needs forward .* \(at 1\)"),
@@ -89,11 +86,10 @@ def test_an_order_with_a_pass_too_many_too_few_or_of_another_kind_is_refused(
         [action._replace(kind=data.draw(st.sampled_from([kind for kind in Pass if kind != action.kind])))],
         [action._replace(stage=data.draw(st.sampled_from([-1, schedule.num_stages])))],
         [action._replace(micro_batch=data.draw(st.sampled_from([-1, 2 * num_ranks])))],
-        [action._replace(turn=data.draw(st.sampled_from([-1, 3])))],
     ]
     order[place : place + 1] = data.draw(st.sampled_from(changed))
     with pytest.raises(ValueError, match=name):
-        PipelineSchedule(name, tuple(map(tuple, orders)), schedule.holders, 2 * num_ranks, schedule.num_forwards)
+        PipelineSchedule(name, tuple(map(tuple, orders)), schedule.holders, 2 * num_ranks)
 
 
 def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:

@@ -22,10 +22,10 @@ def test_every_schedule_is_valid_and_runs_every_pass_once(name: str, num_ranks: 
     schedule = SCHEDULES[name](num_ranks, num)  # checked when it is made
     assert schedule == SCHEDULES[name](num_ranks, num) and schedule.name == name
     forward = [action for order in schedule.orders for action in order if action.kind == FORWARD]
-    assert len(forward) == num * schedule.num_forwards * sum(map(len, schedule.holders))
+    assert len(forward) == num * sum(map(len, schedule.holders))
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "zbv", "interlaced", "3f1b"])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "zbv", "interlaced"])
 @given(num_ranks=st.integers(1, 6), num_micro_batches=st.integers(1, 15))
 def test_most_schedules_take_any_number_of_micro_batches(name: str, num_ranks: int, num_micro_batches: int) -> None:
     assert SCHEDULES[name](num_ranks, num_micro_batches).num_micro_batches == num_micro_batches
@@ -52,7 +52,6 @@ def test_schedules_hold_as_many_micro_batches_as_their_papers_say() -> None:
     assert in_flight("1f1b", 4, 12) == [4, 3, 2, 1]
     assert in_flight("zb-h1", 4, 12) == [4] * 4
     assert in_flight("zbv", 4, 12) == [8] * 4  # of stages that are half as large
-    assert in_flight("3f1b", 4, 12)[3] <= 2  # one, and the forward pass of an earlier turn
 
 
 def makespan(name: str, num_ranks: int, num_micro_batches: int, cost: StageCost = EQUAL) -> float:

@@ -10,7 +10,7 @@ from estimators.pipelining.schedules import IN_PARTS, SCHEDULES, holders_of
 from placement.pipelining.bounds import least_bytes, least_seconds
 from placement.pipelining.simulator import StageCost, simulate_step
 
-BOUNDED = sorted(SCHEDULES.keys() - {"3f1b"})  # which trains differently, and is no alternative
+BOUNDED = sorted(SCHEDULES)
 SECONDS = st.floats(0.0, 9.0)
 COSTS = st.builds(
     StageCost,

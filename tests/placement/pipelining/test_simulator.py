@@ -51,8 +51,7 @@ def critical_path(schedule: PipelineSchedule, costs: Sequence[StageCost], messag
         for needed in graph.needs[number]:
             on_its_way, before = 0.0, graph.actions[needed]
             if graph.ranks[needed] != rank:
-                stage = schedule.num_stages - 1 if before.turn < action.turn else min(before.stage, action.stage)
-                num_bytes = costs[stage].output_bytes // len(schedule.holders[before.stage])
+                num_bytes = costs[min(before.stage, action.stage)].output_bytes // len(schedule.holders[before.stage])
                 on_its_way = message_seconds(graph.ranks[needed], rank, num_bytes)
             ready.append(ended[needed] + on_its_way)
         ended[number] = max(ready) + costs[action.stage].seconds(action.kind)
