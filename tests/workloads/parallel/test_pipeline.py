@@ -145,8 +145,8 @@ def test_a_first_stage_gets_several_inputs_trees_of_tensors_and_named_ones(tmp_p
     assert all(isinstance(answer, dict) for answer in answers), answers
     workload = Captions({})
     model = build_model(workload, Plan(8), 1, torch.device("cpu"), None)
-    whole = workload.train_batch(torch.arange(8))
-    workload.loss(model, whole).backward()
+    batch = workload.train_batch(torch.arange(8))
+    workload.loss(model, batch).backward()
     gradients = answers[0]["gradients"] | answers[1]["gradients"]
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
