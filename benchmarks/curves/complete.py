@@ -32,6 +32,8 @@ from workloads.training.runtime import lost_its_peers
 
 FEW, MANY = 6, 200
 """Steps of features and papers, and those of trainings whose time counts."""
+SECONDS = 60.0
+"""For an example to load."""
 NUM_LIVE = 3
 """Candidates of the live study."""
 
@@ -73,8 +75,13 @@ def _example(file: Path) -> Feature | None:
     if not is_file(spec.workload) or spec.search.one_shot is not None:
         return None
     (params,) = Search(spec).propose([], 0, 1)
-    batch = params.get("batch", load_workload(spec.workload, file.parent)(params).default_batch)
+    batch = params.get("batch") or in_forks([partial(_default_batch, spec.workload, file.parent, params)], SECONDS)[0]
     return _divided(str(file.relative_to(EXAMPLES)), spec.workload, file.parent, params, batch)
+
+
+def _default_batch(workload: str, folder: Path, params: Mapping[str, Any]) -> int:
+    """In a fork, as a training would otherwise look for what it keeps in the files of all other examples, too."""
+    return load_workload(workload, folder)(params).default_batch
 
 
 def _divided(name: str, workload: str, folder: Path, params: Mapping[str, Any], batch: int) -> Feature:
