@@ -1,4 +1,4 @@
-"""Stores to test on: SQLite in a file and in memory, and PostgreSQL."""
+"""Stores to test on: SQLite in a file, and PostgreSQL; simulations have theirs in memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ def postgres_server() -> Iterator[PostgresServer]:
 _POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
 
 
-@pytest.fixture(params=["file", "memory", _POSTGRES])
+@pytest.fixture(params=["file", _POSTGRES])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty store, on each database in turn."""
-    match request.param:
-        case "postgresql":
-            opened = Store(request.getfixturevalue("postgres_server").migrated_database())
-        case "file":
-            opened = Store(f"sqlite:///{tmp_path / 'data' / 'scamp.db'}")
-        case _:
-            opened = Store("sqlite://")
+    if request.param == "file":
+        opened = Store(f"sqlite:///{tmp_path / 'data' / 'scamp.db'}")
+    else:
+        opened = Store(request.getfixturevalue("postgres_server").migrated_database())
     yield opened
     opened.close()
 

@@ -1,4 +1,4 @@
-"""The contract of the study database, the same for SQLite in a file, SQLite in memory and PostgreSQL."""
+"""The contract of the study database, the same for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from scamp_service.cluster.local.connection import connect
 from scamp_service.cluster.local.local_ray import LocalRay, _environment, check_account, write_token
 from scamp_service.errors import Refused, Unavailable
 from scamp_service.processes.supervise import end_ray, try_to_start
-from scamp_service.settings import ROOT, Settings
+from scamp_service.settings import Settings
 from scamp_service.user_account import UserAccount
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -140,28 +140,6 @@ def _open_files(pid: int) -> Iterator[str]:
                 yield os.readlink(link)
 
 
-@pytest.mark.ray
-def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from scamp_service.cluster.local.local_ray import LocalRay\n"
-        "from scamp_service.settings import Settings\n"
-        "data = Path(sys.argv[1]); ray = LocalRay(Settings(data_dir=data), data); ray.start()\n"
-        "print(ray._guardian.pid, flush=True); time.sleep(600)"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert parent.stdout is not None
-        guardian = LocalRay(Settings(data_dir=tmp_path), tmp_path)
-        pid = int(parent.stdout.readline())
-        guardian._guardian = type("Process", (), {"pid": pid})()
-        processes = members(guardian)
-        assert len(processes) >= 4
-    finally:
-        parent.send_signal(signal.SIGKILL)
-        parent.communicate()
-    wait_gone(processes)
-
-
 def check_that_it_ends_itself(tmp_path: Path, victim: str, with_signal: signal.Signals) -> None:
     ray = LocalRay(Settings(data_dir=tmp_path), tmp_path)
     ray.start()
@@ -194,6 +172,7 @@ def test_it_gives_up_at_once_when_its_gcs_dies_while_it_starts(tmp_path: Path) -
     assert not ray.alive()
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 def test_a_start_does_not_wait_for_agents_that_a_busy_machine_delays(tmp_path: Path) -> None:
     """A raylet that waits for them dies after 15 seconds."""
