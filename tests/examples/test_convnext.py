@@ -36,7 +36,6 @@ def sizing(tmp_path_factory: pytest.TempPathFactory, code: bytes, warm_traces: N
     sizer.close()
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize(
     ("number", "num_ranks"),
     [(0, {1}), *(pytest.param(*case, marks=pytest.mark.soak) for case in [(1, {2, 4}), (2, {4})])],

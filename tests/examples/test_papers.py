@@ -59,6 +59,7 @@ def test_small_samples_are_parts_of_the_boxes_of_large_ones() -> None:
     assert torch.equal(small[5, 0], large[0, 0, 8:, :8, 8:])
 
 
+@pytest.mark.full
 def test_slabs_of_a_sample_train_the_curve_of_one_process(ranks: Ranks) -> None:
     options: dict[str, Any] = {
         "workload": "cosmoflow.py:Universes",

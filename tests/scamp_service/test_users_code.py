@@ -47,6 +47,7 @@ def test_scamp_run_shows_no_secret_to_users_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.soak  # a job and another user's processes are started in the same way
 def test_scamp_serve_shows_no_secret_to_users_code(tmp_path: Path) -> None:
     study = curious(tmp_path)
     service = Served(tmp_path / "data", **given(tmp_path))

@@ -76,6 +76,7 @@ def test_fields_that_are_not_named_have_their_defaults() -> None:
     assert plan_of(text) == plan
 
 
+@pytest.mark.full
 def test_replicas_cost_a_rank_what_its_shards_cost(estimator: Estimator) -> None:
     (shards,) = estimator.predict({}, Plan(4, dp_shard=2))
     (replicas,) = estimator.predict({}, Plan(4, dp_shard=2, dp_replicate=2))

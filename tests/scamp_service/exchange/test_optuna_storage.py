@@ -58,7 +58,11 @@ def storage(url: str) -> Iterator[ScampStorage]:
 
 
 class TestContract(StorageTestCase):
-    """All tests that Optuna ships for storages."""
+    """All tests that Optuna ships for storages; the store, which does the work, has its contract on each database."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path / 'scamp.db'}"
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ def test_parameters_that_make_no_sense_say_so(params: dict[str, Any], reason: st
         Unet3dBlobs(params)
 
 
+@pytest.mark.full
 def test_slabs_of_its_volumes_train_the_curve_of_one_process(ranks: Any) -> None:
     params = {"levels": 1, "side": 8}
     reference = ranks.curve(Plan(8), workload="unet3d_blobs", params=params)

@@ -22,7 +22,6 @@ CASES = [
     ("experts", FSDP),
     ("heads", ZERO1),
     ("unfrozen", ZERO1),
-    ("heads", HSDP),
     ("twice", GATHERED),
     ("odd_steps", FSDP),
 ]

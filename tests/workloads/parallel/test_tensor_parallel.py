@@ -92,6 +92,7 @@ def test_no_group_of_an_optimizer_mixes_split_and_whole_parameters() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.soak
 def test_one_layout_after_another_is_traced_in_the_same_process() -> None:
     """DTensor remembers, by meshes that are equal, process groups that have ended."""
     workload = VitDigits({"depth": 2, "width": 32, "patch": 1})
@@ -108,6 +109,7 @@ def test_one_layout_after_another_is_traced_in_the_same_process() -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.full
 def test_a_few_blocks_tell_of_all_where_ranks_divide_sequences(shards: int) -> None:
     """The first block alone makes its part of each sequence."""
     recipe = recipe_of(StdlibGpt({"depth": 6, "width": 32, "heads": 4, "context": 32}))

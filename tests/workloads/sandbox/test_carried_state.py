@@ -56,6 +56,7 @@ def of(workload: Workload) -> Any:
     return traced(workload, recipe_of(workload), Layout(), 8, None)
 
 
+@pytest.mark.full
 def test_state_of_another_number_of_samples_allows_plans_that_do_not_divide_a_batch() -> None:
     carrying = of(Carrying({}))
     assert carrying.traits.couples_samples.startswith("the loss keeps self.state between calls")

@@ -60,6 +60,7 @@ def test_clipping_takes_no_memory_and_an_average_that_of_the_weights_also_of_str
     assert more == pytest.approx(plain.num_params * 4 / 2, rel=0.01)
 
 
+@pytest.mark.full
 def test_averages_of_buffers_take_the_memory_of_these() -> None:
     folder = Path(__file__).parents[3] / "benchmarks" / "features" / "workloads"
     make, width, depth = load_workload("centred.py:Centred", folder), 64, 6

@@ -116,7 +116,7 @@ def reserved(traces: TraceProcess, workload: str, params: dict[str, Any], plan: 
     ("workload", "params", "plan"),
     [
         ("vit_digits", {"depth": 4, "width": 64}, Plan(64)),
-        ("vit_digits", {"depth": 4, "width": 128}, Plan(32, recompute=True)),
+        pytest.param(*("vit_digits", {"depth": 4, "width": 128}, Plan(32, recompute=True)), marks=pytest.mark.soak),
         pytest.param(*("vit_digits", {"depth": 4, "width": 128}, Plan(8, num_micro_batches=4)), marks=pytest.mark.soak),
         ("stdlib_gpt", {"depth": 2, "width": 64, "dropout": 0.1}, Plan(16)),
         pytest.param(*("stdlib_gpt", {"depth": 2, "width": 128}, Plan(1, num_micro_batches=2)), marks=pytest.mark.soak),

@@ -104,6 +104,7 @@ def test_one_rank_of_a_gang_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert ending(lost, dist.HashStore()) == "another rank is gone", "where no rank could say why"
 
 
+@pytest.mark.soak  # ``test_debug.py`` starts ranks by torchrun as well
 def test_torchrun_ends_with_the_words(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(WRONG)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]

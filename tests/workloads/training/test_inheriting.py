@@ -35,8 +35,8 @@ PLANS = {
 @pytest.mark.parametrize(
     ("workload", "before", "after"),
     [
-        ("cells.py:Digits", "FSDP", "one rank"),
         ("vit_space.py:Digits", "tensor parallel", "pipeline"),
+        ("cells.py:Digits", "FSDP", "one rank"),
         ("vit_space.py:Digits", "pipeline", "FSDP"),
     ],
 )

@@ -97,14 +97,14 @@ def single(ranks: Any) -> list[Any]:
 
 
 # Every axis, and with each other axis that it interacts with: in each row, what no row before it has. What is missing
-# (ZeRO-1, shards × sequence parallel) is trained with every feature of an update in ``updates/test_every_plan.py``.
+# (ZeRO-1, shards × sequence parallel) is trained with every feature of an update in ``updates/test_every_plan.py``, or
+# by ``make soak``.
 PLANS = [
     Plan(64, recompute=True),
     Plan(16, num_micro_batches=4),
     Plan(16, 2, evaluation_batch=3, dp_shard=2, recompute=True),  # shards × accumulation, recompute
     Plan(16, dp_shard=2, dp_replicate=2),  # shards × replicas
     Plan(16, num_micro_batches=2, dp_shard=2, reshard=False),  # kept whole × accumulation
-    Plan(32, dp_replicate=2, tp=2),  # replicas × tensor parallel
     Plan(16, num_micro_batches=2, dp_shard=2, recompute=True, selective=True),  # shards × selective recompute
     Plan(64, tp=2, recompute=True, selective=True),  # tensor parallel × selective recompute
     Plan(16, num_micro_batches=4, tp=2, sequence_parallel=True, recompute=True),  # sequence × accumulation, recompute
@@ -115,6 +115,7 @@ PLANS = [
     Plan(16, num_micro_batches=2, dp_shard=2, co_shard=2, recompute=True),  # co-shard × shards, accumulation, recompute
 ]
 MORE_PLANS = [
+    Plan(32, dp_replicate=2, tp=2),
     Plan(8, 2, evaluation_batch=3, dp_shard=4, recompute=True),
     Plan(32, dp_shard=2, tp=2, sequence_parallel=True),
     Plan(8, num_micro_batches=4, pp=2, dp_replicate=2, schedule="gpipe", recompute=True),
@@ -163,7 +164,7 @@ def test_shared_parameters_and_unsaved_buffers_train_alike_when_sharded(ranks: A
 
 
 # Ranks with unlike shares, stages without a loss, micro-batches with unlike numbers of tokens.
-COUNTED = [Plan(3, 2, dp_shard=2, shares=(1, 3)), Plan(2, 4, pp=2), Plan(4, dp_replicate=2, tp=2)]
+COUNTED = [Plan(3, 2, dp_shard=2, shares=(1, 3)), Plan(2, 4, pp=2)]
 
 
 @pytest.mark.parametrize("plan", COUNTED, ids=str)
@@ -173,10 +174,11 @@ def test_a_sum_is_divided_by_the_tokens_of_the_whole_batch(ranks: Any, plan: Pla
 
 
 # Sequences of 11 positions and layers of 171 features, which no number of ranks divides.
-ODD = [Plan(2, 4, tp=4, sequence_parallel=True), Plan(4, dp_replicate=2, tp=2, sequence_parallel=True, recompute=True)]
+ODD = [Plan(8, tp=2, sequence_parallel=True, recompute=True)]
+MORE_ODD = [Plan(2, 4, tp=4, sequence_parallel=True), Plan(4, dp_replicate=2, tp=2, sequence_parallel=True)]
 
 
-@pytest.mark.parametrize("plan", ODD, ids=str)
+@pytest.mark.parametrize("plan", [*ODD, *map(soak, MORE_ODD)], ids=str)
 def test_ranks_may_have_parts_of_unlike_sizes(ranks: Any, plan: Plan) -> None:
     odd: dict[str, Any] = {"workload": "plans.py:Tokens", "code_dir": str(WORKLOADS)}
     odd["params"] = {"lr": 0.003, "length": 11, "hidden": 171, "kinds": "ana"}

@@ -53,6 +53,7 @@ def shown(folder: Path, rank: int) -> list[Any]:
     return lines
 
 
+@pytest.mark.full
 def test_every_rank_shows_the_same_as_one_process(ranks: Any, tmp_path: Path) -> None:
     (tmp_path / "shown.py").write_text(SHOWN)
     of_study: dict[str, Any] = {"workload": "shown.py:Shown", "code_dir": str(tmp_path)}

@@ -65,6 +65,7 @@ def test_another_plan_compares_the_loss_where_no_plan_may_change_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize("plan", [Plan(8, dp_shard=2), Plan(8, 2, pp=2)], ids=str)
+@pytest.mark.full
 def test_ranks_compare_together(tmp_path: Path, plan: Plan) -> None:
     assert attempt(tmp_path, "Staged", 0, 4, plan)["error"] == ""
     assert attempt(tmp_path, "Staged", 4, 6, plan)["error"] == ""

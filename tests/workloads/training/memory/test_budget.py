@@ -65,6 +65,7 @@ def test_a_spike_that_the_allowance_of_a_first_step_could_hide_counts_too(ranks:
     assert peak < answer["measured_bytes"] < peak + 42 * MIB
 
 
+@pytest.mark.full
 def test_one_rank_out_of_memory_ends_its_sibling_too_and_both_train_on(ranks: Any) -> None:
     params = {"depth": 2, "width": 32, "spike_mib": 256, "spike_step": 3}
     answers = ranks.train(Plan(32, dp_shard=2), workload=FAULT, params=params, steps=5, budget_bytes=32 * MIB)
@@ -161,6 +162,7 @@ except OutOfMemory as error:
 """
 
 
+@pytest.mark.full
 def test_small_objects_that_leave_nothing_free_are_an_overrun_too() -> None:
     done = subprocess.run([sys.executable, "-c", FILL], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.startswith("out of memory: "), done.stderr
@@ -213,6 +215,7 @@ for room_mib in (64, 16):
 """
 
 
+@pytest.mark.full
 def test_a_hard_limit_of_the_host_is_obeyed_and_named_where_it_is_too_low() -> None:
     done = subprocess.run([sys.executable, "-c", CAPPED], cwd=ROOT, capture_output=True, text=True)
     first, second = done.stdout.splitlines()

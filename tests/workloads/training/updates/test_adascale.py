@@ -74,6 +74,7 @@ def alone(ranks: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("plan", [PLANS[0], *map(soak, PLANS[1:])], ids=str)
+@pytest.mark.full
 def test_every_plan_trains_the_same_curve_also_after_a_resume(
     ranks: Any, alone: list[Any], tmp_path: Path, plan: Plan
 ) -> None:
