@@ -81,8 +81,8 @@ def stage(block: Module) -> Module:
 def pipeline(model: Module, micro_batches: int | None = None, stages: int | None = None) -> Module:
     """Ask for a pipeline of ``stages`` (``pp``), or of at least two, that takes this many micro-batches in a step.
 
-    The model must be a ``Chain``. The search decides what is not given. It considers the schedule 1F1B, which needs a
-    micro-batch for each stage. Raises ``ValueError`` for numbers with which there is no such pipeline.
+    The model must be a ``Chain``. The search decides what is not given, and the schedule and the cut. Raises
+    ``ValueError`` for numbers with which there is no such pipeline.
     """
     _check_power("stages", stages, 2)
     if micro_batches is not None and micro_batches < (stages or 2):

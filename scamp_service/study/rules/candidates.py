@@ -12,7 +12,7 @@ from scamp_service.study.rules.starts import start_complaints
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested
 from scamp_service.study.spaces.space import Repeat, ends
-from workloads.options import BOTH_AVERAGES, NEEDS_ADASCALE, NEEDS_AVERAGES, NEEDS_EMA, wrong_value
+from workloads.options import BOTH_AVERAGES, BOTH_SCALINGS, NEEDS_ADASCALE, NEEDS_AVERAGES, NEEDS_EMA, wrong_value
 from workloads.options import NAMES as OPTIONS
 
 
@@ -73,6 +73,8 @@ def option_complaints(study: Fields) -> Iterator[str]:
     largest, scalings = _values_of(study, "largest_batch"), _values_of(study, "scale_lr")
     if largest and "adascale" not in scalings:
         yield NEEDS_ADASCALE
+    if {*_values_of(study, "reduce")} == {"adasum"} and {*scalings} == {"adascale"}:
+        yield BOTH_SCALINGS
     if largest and max(largest) < min(_values_of(study, "batch"), default=0):
         yield f"largest_batch ({max(largest)}) is smaller than every batch of the study: no batch would grow"
     averages = {name for name in ("ema_decay", "swa_start") if _values_of(study, name)}

@@ -137,6 +137,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"fixed": {"ema_warmup": "ratio"}}, "ema_warmup needs ema_decay"),
     ({"fixed": {"average_buffers": True}}, "average_buffers needs ema_decay or swa_start"),
     ({"fixed": {"swa_start": 1, "ema_decay": 0.9}}, "two ways to average the weights: keep one"),
+    ({"fixed": {"reduce": "adasum", "scale_lr": "adascale"}}, "two ways to train with a larger batch: keep one"),
     ({"search": {"sampler": "grid"}}, "continuous or log: lr"),
     (
         {"search": {"sampler": "bayes"}},
