@@ -26,7 +26,7 @@ space: {lr: {low: 1e-3, high: 2e-3, log: true}, width: {choice: [32, 256]}}
 start_with: [{width: 32}, {width: 256}]
 fixed: {batch: 16}
 stopping: {rule: none}
-budget: {trials: 2, steps: 20, report_every: 10}
+budget: {trials: 2, steps: 4, report_every: 2}
 """
 WORKLOAD = """
 import torch
