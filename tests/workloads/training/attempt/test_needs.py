@@ -49,7 +49,7 @@ class Late(Workload):
     def evaluate(self, model, batch):
         return {"loss": model(batch).square().mean((1, 2))}
 """
-PLANS = [Plan(2), Plan(1, dp_shard=2), Plan(1, dp_replicate=2)]
+PLANS = [Plan(2), Plan(1, dp_shard=2)]
 
 
 @pytest.fixture
