@@ -27,6 +27,9 @@ MOST_BYTES = 16 * 2**20
 """Largest tensor or array that is kept: a larger one is data, which is made anew."""
 MOST_ITEMS = 10_000
 """Most items of a list or another container that is kept."""
+_MOST_WATCHED = 100_000
+"""Most items of a container with those in it that is looked at for changes: a larger one is data, too."""
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 _COMPARED_BYTES = 2**20
 """Largest array whose content shows whether it has changed; tensors count their changes."""
 _KIND, _IN_PLACE = "kind", "in place"
@@ -110,6 +113,8 @@ _OWN_STATE = "state_dict()"
 
 def _content(value: Any) -> object:
     """A number or text that is another one once a value that can change in place has changed."""
+    if type(value) in _PLAIN:
+        return None
     if isinstance(value, Tensor):
         return value._version
     if isinstance(value, itertools.count):
@@ -120,10 +125,31 @@ def _content(value: Any) -> object:
         return [(name, _content(item) if isinstance(item, Tensor) else repr(item)) for name, item in _state(value)]
     if isinstance(value, np.ndarray):
         return value.tobytes() if value.nbytes <= _COMPARED_BYTES else None
-    if isinstance(value, list | dict | set | deque) and len(value) <= MOST_ITEMS:
-        items = [*value, *value.values()] if isinstance(value, dict) else value
-        return [(id(item), _content(item)) for item in items]
-    return None
+    return _items(value) if isinstance(value, _CHANGING) and not _is_data(value) else None
+
+
+_CHANGING = (list, dict, set, deque)
+
+
+def _items(value: Any) -> object:
+    """The items of a container; of numbers and text alone, themselves, which takes little time for many."""
+    items = (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+    if _PLAIN.issuperset(map(type, items)):
+        return items
+    return [(id(item), _items(item) if isinstance(item, _CHANGING) else _content(item)) for item in items]
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a container has so many items that nobody changes it between steps."""
+    num, waiting = 0, [value]
+    while waiting:
+        container = waiting.pop()
+        num += len(container)
+        if len(container) > MOST_ITEMS or num > _MOST_WATCHED:
+            return True
+        inner = container.values() if isinstance(container, dict) else container
+        waiting += [item for item in inner if isinstance(item, _CHANGING)]
+    return False
 
 
 def encoded(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from estimators.model import Candidate, Plan
 from tests.workloads.one_rank import Collected
 from workloads.loading import forget_user_code
 from workloads.training.attempt.job import TrainingJob
-from workloads.training.checkpoints.kept import KeptState, NotPlain, decoded, encoded
+from workloads.training.checkpoints.kept import Changes, KeptState, NotPlain, decoded, encoded
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import train
 
@@ -24,6 +25,7 @@ import copy
 import itertools
 import random
 from collections import deque
+from collections.abc import Callable
 import numpy as np
 import torch
 from torch import nn
@@ -225,3 +227,37 @@ def test_what_no_checkpoint_can_hold_is_named() -> None:
     assert state.left_out == {"self.other": "object"}
     with pytest.raises(NotPlain, match="object"):
         encoded([object()])
+
+
+class Holder:
+    pass
+
+
+def changed_after(value: Any, change: Callable[[Any], None]) -> bool:
+    """Whether a value counts as changed after something has changed it in place."""
+    holder = Holder()
+    vars(holder)["value"] = value
+    changes = Changes({"": holder})
+    assert [*changes.found({"": holder})] == []
+    change(value)
+    return [*changes.found({"": holder})] == [("", "value", value, True)]
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        ([1, float("nan"), "a"], lambda value: value.append(1)),
+        ([10**9, 2], lambda value: value.__setitem__(0, 10**9 + 1)),
+        ({"a": [1, [2, 3]]}, lambda value: value["a"][1].__setitem__(0, -2)),
+        (deque([torch.zeros(2)]), lambda value: value[0].add_(1)),
+        ([{1}, {"b": deque([np.zeros(2)])}], lambda value: value[1]["b"][0].__setitem__(0, 1.0)),
+    ],
+)
+def test_what_changes_in_a_container_is_seen(value: Any, change: Callable[[Any], None]) -> None:
+    assert changed_after(value, change)
+
+
+def test_containers_of_data_are_not_looked_at() -> None:
+    rows = [[0] * 11 for _ in range(9_500)]
+    assert not changed_after(rows, lambda value: value[0].append(1))
+    assert changed_after(rows[:5_000], lambda value: value[0].append(1))
