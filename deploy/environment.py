@@ -214,7 +214,12 @@ def usable(venv: Path) -> bool:
 
 
 def create(venv: Path) -> None:
-    """Make an empty environment in place of the present one. Raises ``SetupFailed`` if the disk is too full."""
+    """Make an empty environment in place of the present one.
+
+    Raises ``SetupFailed`` if the disk is too full, and for a link to an environment of another checkout.
+    """
+    if venv.is_symlink() and (venv / "pyvenv.cfg").exists():
+        raise SetupFailed(f"{venv} is a link to the environment {venv.resolve()}: remove the link, then run it again.")
     free = shutil.disk_usage(venv).free
     if free < FREE_BYTES:
         raise SetupFailed(failure(f"Only {free / 2**30:.1f} GiB are free for {venv}", "No space left on device"))

@@ -165,6 +165,9 @@ def test_a_checkout_that_moved_needs_an_environment_of_its_own(checkout: Path, i
     (moved / ".venv").symlink_to(checkout / ".venv")
     assert make(checkout, index, "-q", ".venv/.ready").returncode == 0
     assert make(moved, index, "-q", ".venv/.ready").returncode == 1
+    refused = make(moved, index, "setup")
+    assert refused.returncode != 0 and "remove the link" in refused.stderr
+    assert version_of(checkout, "alpha") == "1.0", "it is still there"
 
 
 def test_after_an_interrupt_two_at_once_make_one_environment(checkout: Path, index: Path) -> None:
