@@ -190,7 +190,8 @@ def test_both_wheels_have_one_version_and_the_same_requirements() -> None:
     assert set(CLIENT["project"]["dependencies"]) <= set(SERVER["project"]["dependencies"])
     needed = {Requirement(line).name for line in CLIENT["project"]["dependencies"]}
     assert needed == {"cloudpickle", "httpx", "httpx-sse", "pyyaml", "rich", "typer"}
-    (newest, *_) = (line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ["))
+    heads = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## [")]
+    newest = next(head for head in heads if head != "## [Unreleased]")
     assert newest.startswith(f"## [{scamp.__version__}]")
 
 
