@@ -1,4 +1,5 @@
-"""Trains one rank of a candidate under a plan: every plan gives the same loss curve, step for step.
+"""Trains one rank of a candidate under a plan: every plan gives the same loss curve, step for step, but for what
+``docs/workloads.md`` names.
 
 The caller provides a rendezvous, a reporter and a warm process. The process group, the memory limit and the model are
 gone when ``train`` returns or raises. Other modules decide which plan runs, where and when.
@@ -61,8 +62,8 @@ def train(
 ) -> Literal["done", "stopped"]:
     """Train until ``job.last_step`` ("done"), or until a rank's reporter says to stop ("stopped").
 
-    Raises ``budget.OutOfMemory``, ``NonFiniteLoss``, ``PeerLost``, ``WorkloadError``, ``StorageFault``, or any error of
-    the workload.
+    Raises ``budget.OutOfMemory``, ``NonFiniteLoss``, ``DependsOnDivision``, ``ResumesDifferently``, ``PeerLost``,
+    ``WorkloadError``, ``StorageFault``, or any error of the workload.
     """
     if world_size != job.plan.world_size:
         raise ValueError(f"the plan ({job.plan}) needs {job.plan.world_size} ranks, got {world_size}")
@@ -102,7 +103,7 @@ def _train(
 ) -> Literal["done", "stopped"]:
     """The training of this rank, from top to bottom; its frame holds all memory of the candidate."""
     workload = _loaded(job, rank)
-    base_batch = scaled_from(workload)  # None: every step counts as one
+    base_batch = scaled_from(workload)  # with AdaScale, whose optimizer steps may count as several; else None
     epoch_length = SampleOrder(workload, job.seed).epoch_length
     job = _from_an_intact_checkpoint(job.in_optimizer_steps(epoch_length, base_batch or job.plan.batch), rank)
     begun, first = _start_of(job) if base_batch else (job.begin, 0)
@@ -124,8 +125,8 @@ def _train(
         held = stack.enter_context(budget.enforce(device, baseline, job.budget_bytes))
         optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)
         scale_steps(model, job.plan.batch)
-        part = TrainingRank(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
-        return Loop(part, begun).train()
+        training_rank = TrainingRank(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
+        return Loop(training_rank, begun).train()
 
 
 def _loaded(job: TrainingJob, rank: int) -> Workload:

@@ -134,7 +134,8 @@ def _not_placed(
         trial = by_gang[gang_id]
         # No decision depends on more passes than these, and each new number is a write for every trial that waits.
         most = PASSES_BEFORE_DRAINING + behind[trial.id]
-        passes = min(most, trial.passed_over + counts.get(gang_id, counted[gang_id]) - counted[gang_id])
+        new_passes = counts.get(gang_id, counted[gang_id]) - counted[gang_id]
+        passes = min(most, trial.passed_over + new_passes)
         yield from _waits(trial, WaitsFor.DEVICES, wait.reason, passes)
 
 

@@ -54,7 +54,11 @@ class _Read:
 
 
 class Loop:
-    """The steps of a rank. ``begun`` counts the optimizer steps that earlier attempts have made."""
+    """The steps of a rank. ``begun`` counts the optimizer steps that earlier attempts have made.
+
+    ``step`` is the number of an optimizer step, and ``done`` is as how many steps of the budget those before it count:
+    the same, but with AdaScale.
+    """
 
     def __init__(self, rank: TrainingRank, begun: int) -> None:
         self._rank, self._job, self._begun = rank, rank.job, begun
@@ -88,8 +92,8 @@ class Loop:
                 with self._timing.step(step):
                     own_loss = self._step(step, done, measured=is_measured)
                 needs_more = self._needs.more(step, is_measured)
-                is_due = self._is_check_due()
-                loss, stop, needs_more, is_due = self._agree(own_loss, needs_more, is_due)  # waits for all ranks
+                check_due = self._is_check_due()
+                loss, stop, needs_more, check_due = self._agree(own_loss, needs_more, check_due)  # waits for all ranks
             if step == self._begun:
                 expect_agreement(rank.model, rank.mesh, "after their first step")
             if not is_measured:
@@ -101,7 +105,7 @@ class Loop:
             losses.append(loss)
             before, step, done = done, step + 1, self._end_step(done, sum(losses) / len(losses))
             is_last = self._is_guarded and done >= job.last_step
-            if is_due or is_last:
+            if check_due or is_last:
                 self._check(step - 1, is_last=is_last)
             if self._report_all(before, done):
                 losses.clear()
@@ -119,7 +123,7 @@ class Loop:
         began = time.monotonic()
         with self._rank.budget.during(AttemptPhase.STEP):
             own_loss = self._step(step, done, measured=False)
-            loss, *_ = self._agree(own_loss, needs_more=False, is_due=False)
+            loss, *_ = self._agree(own_loss, needs_more=False, check_due=False)
         self._pace.take(time.monotonic() - began)
         self._resuming.end_step(step, loss)
         if self._rank.is_first:
@@ -229,14 +233,14 @@ class Loop:
         read = self._rank.feed.step(step)
         return _Read(list(read), self._rank) if ahead else self._rank.all_on_device(read)
 
-    def _agree(self, loss: Tensor, needs_more: bool, is_due: bool) -> tuple[float, bool, bool, bool]:
+    def _agree(self, loss: Tensor, needs_more: bool, check_due: bool) -> tuple[float, bool, bool, bool]:
         """The mean loss over the batch, whether any rank must stop, whether any ``needs_more`` memory in the next
-        step than in all that were measured, and whether a check ``is_due`` on any; equal on all ranks, or some would
+        step than in all that were measured, and whether any has a ``check_due``; equal on all ranks, or some would
         hang."""
         plan, phases = self._job.plan, updates_of(self._rank.model).losses
         weight = plan.weight_of(self._rank.number)
         losses = [weight * float(loss_part) for loss_part in (loss, *phases.values())]
-        flags = float(self._rank.reporter.should_stop()), float(needs_more), float(is_due)
+        flags = float(self._rank.reporter.should_stop()), float(needs_more), float(check_due)
         mine = torch.tensor([*flags, *losses], dtype=torch.float64)
         stops, need_more, due, *totals = self._rank.sum(mine).tolist()
         share = plan.pp / plan.world_size  # in a pipeline only the last stage has a loss

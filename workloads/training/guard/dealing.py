@@ -20,7 +20,7 @@ _FEWEST_TO_SHIFT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Division:
     """Places of the samples of each micro-batch of one rank, whose ``weight`` is that of its samples in a mean over
     ranks."""
 
@@ -30,15 +30,15 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """Two ways that share all samples of all ranks; ``words`` say what differs, equal on all ranks."""
+    """Two divisions of the same samples of all ranks; ``words`` say how they differ, equal on all ranks."""
 
-    planned: Way
-    other: Way
+    planned: Division
+    other: Division
     words: str
 
     @property
     def joins(self) -> bool:
-        """Whether the other way has more samples in a micro-batch, as none can be divided."""
+        """Whether the other division has more samples in a micro-batch, as those planned have one."""
         return len(self.planned.parts) > len(self.other.parts)
 
 
@@ -66,7 +66,7 @@ def dealt(plan: Plan, rank: int, order: Tensor, *, has_own: bool = False) -> Dea
     if plan.pp > 1:
         planned, other = (rank_slices(places, plan, rank) for places in (torch.arange(plan.batch), order))
         weight, size = plan.weight_of(rank), plan.micro_batch
-        return Dealing(Way(planned, weight), Way(other, weight), _words(size, size))
+        return Dealing(Division(planned, weight), Division(other, weight), _words(size, size))
     if not has_own:
         return _dealt(sizes, place, order, shifts=plan.num_micro_batches == 1)
     samples = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
@@ -74,7 +74,7 @@ def dealt(plan: Plan, rank: int, order: Tensor, *, has_own: bool = False) -> Dea
     samples = samples[order[order < len(samples)]][: 2 * halves[place] if min(halves) else sizes[place]]
     usual = _dealt(sizes, place, order)
     other = samples.flip(0).chunk(2 if min(halves) else 1)
-    return Dealing(Way([samples], usual.planned.weight), Way(other, usual.planned.weight), usual.words)
+    return Dealing(Division([samples], usual.planned.weight), Division(other, usual.planned.weight), usual.words)
 
 
 def dealt_held_out(plan: Plan, rank: int, num: int) -> tuple[int, Dealing] | None:
@@ -102,7 +102,7 @@ def _dealt(sizes: Sequence[int], place: int, order: Tensor, *, shifts: bool = Fa
     """
     if max(sizes) == 1:  # a pair of samples, one after the other and together; some may be dealt twice
         pair = order[torch.arange(2 * place, 2 * place + 2) % len(order)]
-        return Dealing(Way(pair.chunk(2)), Way([pair]), _words(1, 2))
+        return Dealing(Division(pair.chunk(2)), Division([pair]), _words(1, 2))
     halves = [samples // 2 for samples in sizes]
     num_parts = 2 if min(halves) > 0 else 1
     planned = [2 * half for half in halves] if num_parts == 2 else list(sizes)
@@ -115,8 +115,8 @@ def _dealt(sizes: Sequence[int], place: int, order: Tensor, *, shifts: bool = Fa
     chosen = order[: sum(planned)]
     again = torch.cat([chosen[::2], chosen[1::2]]).flip(0)
     words = _words(planned[0], other[0] // num_parts)
-    return Dealing(_way(chosen, planned, place), _way(again, other, place, num_parts), words)
+    return Dealing(_division(chosen, planned, place), _division(again, other, place, num_parts), words)
 
 
-def _way(samples: Tensor, sizes: Sequence[int], place: int, num_parts: int = 1) -> Way:
-    return Way(torch.split(samples, list(sizes))[place].chunk(num_parts), sizes[place] * len(sizes) / sum(sizes))
+def _division(samples: Tensor, sizes: Sequence[int], place: int, num_parts: int = 1) -> Division:
+    return Division(torch.split(samples, list(sizes))[place].chunk(num_parts), sizes[place] * len(sizes) / sum(sizes))

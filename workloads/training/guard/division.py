@@ -4,6 +4,10 @@ Losses that compare samples, means over something else than samples, and hooks t
 under plans that divide a batch. No list of such code is complete, so it is measured, on the training itself. Nothing is
 updated, and the model and the workload are the same afterwards. Norms over samples and dropout are left out: they
 depend on the division as documented.
+
+Both divisions, the planned and the other one, have the same samples (``dealing``), but in micro-batches of other sizes,
+or beside others. Gradients are compared by a few numbers of each (``sketch``), and what counts as rounding depends on
+the precision (``tolerance``). Differences are words for the user; no words, no difference.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from workloads.training.attempt.evaluation import totals
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints.kept import Changes
 from workloads.training.checkpoints.owners import Snapshot, holding, owners_of
-from workloads.training.guard.dealing import Dealing, Way, dealt, dealt_held_out, drawn
+from workloads.training.guard.dealing import Dealing, Division, dealt, dealt_held_out, drawn
 from workloads.training.guard.sketch import sketches
 from workloads.training.guard.tolerance import LEAST_LOSS, Tolerance, tolerance_of
 from workloads.training.metrics import as_pair
@@ -79,7 +83,7 @@ class DivisionGuard:
     def __init__(self, rank: TrainingRank) -> None:
         self._rank = rank
         self._leaves_out_all = False  # all modules are in evaluation mode, as a function may drop out
-        self.gives_up = _why_not(rank)
+        self.why_not_compared = _why_not(rank)
         """Why losses and gradients are not compared; empty if they are."""
         self._gives_up_metrics = _why_not_metrics(rank)
         self._has_compared_metrics = False
@@ -94,7 +98,7 @@ class DivisionGuard:
     @property
     def is_idle(self) -> bool:
         """Whether nothing can be compared."""
-        return bool(self.gives_up and self._gives_up_metrics)
+        return bool(self.why_not_compared and self._gives_up_metrics)
 
     def check(self, step: int, *, is_last: bool = False) -> None:
         """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank.
@@ -105,7 +109,7 @@ class DivisionGuard:
         self._owners = holding(owners_of(self._rank.workload, self._rank.model))
         self._snapshot, self._changes = Snapshot(self._owners), Changes(self._owners)
         try:
-            self._check(step, of_metrics=not is_last or bool(self.gives_up) or not self._has_compared_metrics)
+            self._check(step, of_metrics=not is_last or bool(self.why_not_compared) or not self._has_compared_metrics)
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
             raise DependsOnDivision(
                 f"step {step + 1} fails with fewer samples than planned in a pass: {type(error).__name__}: {error}"
@@ -115,7 +119,7 @@ class DivisionGuard:
 
     def _check(self, step: int, *, of_metrics: bool) -> None:
         rank = self._rank
-        if not self.gives_up:
+        if not self.why_not_compared:
             order = drawn(rank.job.plan.batch, rank.job.seed, step)
             dealing = dealt(rank.job.plan, rank.number, order, has_own=rank.feed.keeps_last)
             updates = updates_of(rank.model)
@@ -140,7 +144,7 @@ class DivisionGuard:
             self._leaves_out_all = True
             planned = self._passes(loss, step, dealing.planned)
         if self._rank.any(planned.draws):
-            self.gives_up = "the loss draws random numbers"
+            self.why_not_compared = "the loss draws random numbers"
             return None
         if max(self._rank.job.plan.samples_of_shares) == 1 and self._rank.job.plan.pp == 1:
             return self._difference_of_pair(loss, step, dealing, planned)
@@ -148,8 +152,8 @@ class DivisionGuard:
         left = _different_left(planned, other, self._tolerance.loss)
         words = self._different(planned, other) or self._rank.first(left)
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
-            ways = (dealing.planned, dealing.other)
-            words = self._different(*(self._passes(loss, step, way, repeats=2) for way in ways))
+            divisions = (dealing.planned, dealing.other)
+            words = self._different(*(self._passes(loss, step, division, repeats=2) for division in divisions))
         if not words and self._rank.job.plan.pp > 1:  # in either way, its micro-batches have the same size
             return self._different_half(loss, step, dealing, planned)
         return (words, dealing.words) if words else None
@@ -219,22 +223,24 @@ class DivisionGuard:
         percent = 100 * float(difference[place] / size[place])
         return f"the gradient of {name} changes by {percent:.2g} %"
 
-    def _passes(self, loss: Loss, step: int, way: Way, repeats: int = 1) -> _Passes:
+    def _passes(self, loss: Loss, step: int, division: Division, repeats: int = 1) -> _Passes:
         """The last passes of micro-batches with the samples at these places of a step, which are repeated."""
         rank = self._rank
         model, plan, probe = rank.model, rank.job.plan, _Probe(rank.model)
         optimizer = cast(torch.optim.Optimizer, probe)
-        with kept_generators(rank.workload), self._unchanged(way.weight):
+        with kept_generators(rank.workload), self._unchanged(division.weight):
             for _ in range(repeats):
-                batches, before = self._begin(step, way.parts)
-                own_loss = phase_step(rank.workload, loss, model, optimizer, batches, len(way.parts))
+                batches, before = self._begin(step, division.parts)
+                own_loss = phase_step(rank.workload, loss, model, optimizer, batches, len(division.parts))
             draws = drawn_from(rank.workload) != before
-            factor = updates_of(model).loss_factor(len(way.parts))
+            factor = updates_of(model).loss_factor(len(division.parts))
             changed = [(owner, name, value) for owner, name, value, _ in self._changes.found(self._owners)]
             left = {
                 name: _numbers_in(value) for owner, name, value in changed if not owner and name in self._read_between
             }
-        total = rank.sum(own_loss.detach().double().cpu() * way.weight)  # in a pipeline only the last stage has a loss
+        total = rank.sum(
+            own_loss.detach().double().cpu() * division.weight
+        )  # in a pipeline only the last stage has a loss
         sums = {"the loss": (float(total) * plan.pp, float(plan.world_size))}
         return _Passes(sums, probe.gradients / factor, draws, bool(changed), left)
 

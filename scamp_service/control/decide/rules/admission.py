@@ -53,7 +53,10 @@ def admit_queued(s: Snapshot, queued: Iterable[Trial], behind: Mapping[int, int]
 
 
 def in_start_order(s: Snapshot) -> Sequence[Trial]:
-    """The queued trials that may start, in the order to place them."""
+    """The queued trials that may start, in the order to place them.
+
+    Some of them may still have to wait or to be planned again (``place``): who asks only wants to know who is first.
+    """
     queued = {
         trial.id: trial
         for trial in s.in_state(TrialState.QUEUED)
