@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -70,6 +72,7 @@ def test_soak(): ...
 """
 
 
+@pytest.mark.full
 def test_make_test_runs_what_is_quick_and_the_first_case_of_each_sample(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(MARKED)
     assert collected(tmp_path, "quick and not soak") == ["test_plain", "test_cases[a]"]

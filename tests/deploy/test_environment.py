@@ -114,7 +114,6 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, index: Path) -> Path:
     return root
 
 
-@pytest.mark.sample
 def test_setup_installs_the_pinned_torch_before_anything_else_and_no_tool_of_the_tests(checkout: Path) -> None:
     installs = installs_of(checkout)
     assert installs[0].endswith("--no-deps torch==2.13.0")

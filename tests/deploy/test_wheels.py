@@ -102,7 +102,6 @@ def python(folder: Path, *arguments: str | Path, cwd: Path, **variables: str) ->
 
 
 @pytest.mark.full
-@pytest.mark.sample
 def test_outside_of_a_checkout_a_study_is_submitted_and_read(client: Path, tmp_path: Path, warm_traces: None) -> None:
     (tmp_path / "line.py").write_text(MODEL)
     (tmp_path / "study.yaml").write_text(STUDY)

@@ -47,7 +47,7 @@ def plain_studies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NUM_SEEDS, NUM_SOAK_SEEDS = 30, 100_000
-SEEDS_AT_ONCE, SOAK_SEEDS_AT_ONCE = 30, 1_000
+SEEDS_AT_ONCE, SOAK_SEEDS_AT_ONCE = 15, 1_000
 
 
 def check(seeds: range) -> None:
