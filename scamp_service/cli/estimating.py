@@ -182,7 +182,12 @@ def _show_estimate(result: Estimate, units: bool) -> None:
     if units:
         out.print(units_table(result), "")
     out.print(as_table(result))
-    out.print(f"→ {result.reason}\n", soft_wrap=True, markup=False)
+    out.print(f"→ {result.reason}", soft_wrap=True, markup=False)
+    if (largest := result.largest_batch) is not None:
+        plan, option = largest
+        least = "at least " if result.may_be_larger(option) else ""
+        out.print(f"largest batch in one pass: {least}{plan.batch} samples ({plan})", soft_wrap=True, markup=False)
+    out.print()
     for words in result.profile.traits.words:
         out.print(words, soft_wrap=True, markup=False)
     if result.refused:

@@ -8,7 +8,7 @@ from typing import Any
 
 from estimators.devices.kind import DeviceKind
 from estimators.memory import Margin, largest_micro_batch
-from estimators.model import Layout, PeakCurve
+from estimators.model import Layout, PeakCurve, Plan
 from estimators.peaks.envelope import PeakTable
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
@@ -109,6 +109,17 @@ class Estimate:
         largest, curve = self.largest_micro_batch(option), self._curve(option)
         return bool(largest) and isinstance(curve, PeakTable) and not curve.is_followed(largest or 0)
 
+    @property
+    def largest_batch(self) -> tuple[Plan, Option] | None:
+        """The plan with the largest batch that ranks compute at once, without micro-batches, and the option that it
+        comes from; None if no size of the devices is given, or if nothing fits."""
+        plans = [
+            (replace(option.plan, micro_batch=largest, num_micro_batches=1, shares=(), evaluation_batch=0), option)
+            for option in self.options
+            if (largest := self.largest_micro_batch(option))
+        ]
+        return max(plans, key=lambda pair: pair[0].batch, default=None)
+
     def _curve(self, option: Option) -> PeakCurve | None:
         return self.profile.curves.get(replace(option.plan.layout, accumulate=False))
 
@@ -139,6 +150,7 @@ class Estimate:
             "assumptions": list(self.profile.assumptions),
             "refused": self.refused,
             "traits": self.profile.traits.words,
+            "largest_batch": largest[0].batch if (largest := self.largest_batch) else None,
             "device": self._device_json(),
             "options": [self._option_json(option) for option in self.options],
         }

@@ -121,6 +121,11 @@ def test_the_parts_of_each_plan_add_up_and_the_largest_micro_batch_is_where_it_s
     tight = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"]}, equal_devices(1, 96))
     loose = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"] + 1}, equal_devices(1, 96))
     assert tight.options[0].plan.num_micro_batches == 1 < loose.options[0].plan.num_micro_batches
+    largest, one_more = (
+        estimator.estimate({**MEDIUM, "batch": data["largest_batch"] + more}, equal_devices(2, 96)) for more in (0, 2)
+    )
+    assert any(option.plan.num_micro_batches == 1 for option in largest.options)
+    assert all(option.plan.num_micro_batches > 1 for option in one_more.options)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +149,7 @@ def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Esti
     answer = estimator.estimate(MEDIUM, equal_devices(1, 14))
     assert isinstance(answer.choice, NoPlan) and answer.options[0].evidence is Evidence.STATES
     assert answer.largest_micro_batch(answer.options[0]) == 0
+    assert answer.largest_batch is None
     console = Console(file=io.StringIO(), width=80)
     console.print(headline(answer), as_table(answer))
     text = console.file.getvalue()  # type: ignore[attr-defined]
