@@ -15,7 +15,7 @@ packages := scamp api benchmarks estimators placement scamp_service workloads
 javascript := api/static tests/api/javascript
 typescript := typescript@5.9.3
 tsc := npx --yes --fetch-retries=0 --package=$(typescript) tsc
-pytest = $(python) -m pytest --hypothesis-profile=ci --max-worker-restart=0 --dist loadfile --no-loadscope-reorder \
+pytest = $(python) -m pytest --hypothesis-profile=ci -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder \
 	--durations=25 --durations-min=5
 inputs := pyproject.toml constraints.txt deploy/environment.py
 # An environment is made again if its Python is gone, or if the checkout has moved since it was made
@@ -67,10 +67,10 @@ floors: .venv/.ready-dev ## import-linter: imports point down only
 	$(python) .venv/bin/lint-imports
 
 pytest: .venv/.ready-dev ## run the tests that are quick, and a sample of the others (CONTRIBUTING.md)
-	MAKEFLAGS= $(pytest) -n 3 -m "quick and not soak"
+	MAKEFLAGS= $(pytest) -m "quick and not soak"
 
 rest: .venv/.ready-dev ## run the tests that pytest leaves out
-	MAKEFLAGS= $(pytest) -n 4 -m "not quick and not soak"
+	MAKEFLAGS= $(pytest) -m "not quick and not soak"
 
 soak: .venv/.ready-dev ## run the tests that take long: many seeds, many kills, every combination
 	$(python) -m pytest --hypothesis-profile=ci -m soak -n 2 --dist loadfile --durations=25 --durations-min=5
