@@ -103,8 +103,8 @@ class DivisionGuard:
     def check(self, step: int, *, is_last: bool = False) -> None:
         """Compare with samples of optimizer step ``step``. Raises ``DependsOnDivision`` on every rank.
 
-        The last time, metrics are left out if they have been compared before, and the loss is compared: it has the same
-        model.
+        The last check leaves out metrics that an earlier one has compared, unless only metrics can be compared: the
+        loss comes from the same model.
         """
         self._owners = holding(owners_of(self._rank.workload, self._rank.model))
         self._snapshot, self._changes = Snapshot(self._owners), Changes(self._owners)
@@ -238,9 +238,8 @@ class DivisionGuard:
             left = {
                 name: _numbers_in(value) for owner, name, value in changed if not owner and name in self._read_between
             }
-        total = rank.sum(
-            own_loss.detach().double().cpu() * division.weight
-        )  # in a pipeline only the last stage has a loss
+        own_total = own_loss.detach().double().cpu() * division.weight
+        total = rank.sum(own_total)  # in a pipeline only the last stage has a loss
         sums = {"the loss": (float(total) * plan.pp, float(plan.world_size))}
         return _Passes(sums, probe.gradients / factor, draws, bool(changed), left)
 
