@@ -16,7 +16,7 @@ _ENOUGH = 8
 _SHARE = 4
 """One in so many samples of a micro-batch is dealt, if these are enough: the check takes less time."""
 _FEWEST_TO_SHIFT = 4
-"""Of so many samples of a rank, one goes to another rank, and of twice as many, two; of fewer, none can."""
+"""One of so many samples of a rank goes to another rank, and two of twice as many; of fewer, none can."""
 
 
 @dataclass(frozen=True, slots=True)
