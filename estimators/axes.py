@@ -111,7 +111,7 @@ class Spread:
     """Groups of ranks with the same samples, each on a slab of their space (rows of images, layers of volumes)."""
     dp_replicate: int = _row(
         1,
-        "{dp_replicate} replicas{zero1}{adasum}{tables}",
+        "{dp_replicate} replicas{zero1}{adasum}{divided}",
         label="replicate{dp_replicate}",
         short="DP",
         dimension=Dimension(1, "replicate", splits_batch=True, copies=True),
@@ -163,16 +163,17 @@ class Spread:
         refusal="Adasum combines the updates of whole replicas: adasum needs dp_replicate > 1 alone, without zero1",
     )
     """Replicas are whole, each makes an update from its own gradients, and the updates are combined."""
-    tables: bool = _row(
+    divided: bool = _row(
         False,
-        " that divide embedding tables",
-        label="tables",
-        short="DP+tables",
+        " that divide layers",
+        label="divided",
+        short="DP+divided",
         needs="dp_replicate",
         excludes=("dp_shard", "tp", "pp", "zero1", "adasum"),
-        refusal="embedding tables are divided between replicas of the rest: tables needs dp_replicate > 1 alone",
+        refusal="layers are divided between replicas of the rest: divided needs dp_replicate > 1 alone",
     )
-    """Each replica has some columns of every embedding table that the model names; the rest is whole."""
+    """Each replica has some of the experts, and some columns of every embedding table and linear layer that the model
+    names; the rest is whole."""
     pp: int = _row(
         1,
         "{schedule} pipeline of {pp} stages{cut}",
@@ -237,6 +238,8 @@ class Spread:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """From JSON that may be of an earlier version: fields of axes that are missing take their defaults."""
         values: dict[str, Any] = {item.name: data[item.name] for item in fields(cls) if item.name in data}
+        if "tables" in data:  # its name in 0.1.0
+            values["divided"] = data["tables"]
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         return cls(**values)
 
@@ -268,7 +271,7 @@ class Spread:
     @property
     def most_shards(self) -> int:
         """Largest number of ranks that share one copy of any state."""
-        return self.optimizer_shards * (self.dp_replicate if self.tables else 1)
+        return self.optimizer_shards * (self.dp_replicate if self.divided else 1)
 
     @property
     def mesh(self) -> dict[str, int]:
@@ -297,7 +300,7 @@ class Spread:
     def averages_gradients(self) -> bool:
         """Whether whole replicas average their gradients in buckets, once in a step."""
         divides = self.dp_shard > 1 or self.tp > 1 or self.pp > 1
-        return self.dp_replicate > 1 and not (divides or self.zero1 or self.adasum or self.tables)
+        return self.dp_replicate > 1 and not (divides or self.zero1 or self.adasum or self.divided)
 
     @property
     def short(self) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from estimators.axes import SHARES, Spread
 
-Name = Literal["shares", "tp", "pp", "spatial", "micro_batches"]
+Name = Literal["shares", "divided", "tp", "pp", "spatial", "micro_batches"]
 
 STAGE = "stage"
 """The hint that marks the first block of each stage: one stage on each rank, cut evenly."""
@@ -22,6 +22,7 @@ REDUCE = "reduce"
 
 _WORDS: dict[Name, tuple[str, str]] = {
     "shares": ("data parallelism", "data parallelism of degree {}"),
+    "divided": ("replicas that divide layers", "{} replicas that divide layers"),
     "tp": ("tensor parallelism", "tensor parallelism of degree {}"),
     "pp": ("a pipeline", "a pipeline of {} stages"),
     "spatial": ("slabs of space", "{} slabs of space"),
@@ -34,8 +35,9 @@ _WORDS: dict[Name, tuple[str, str]] = {
 class Limit:
     """A number that plans must have from ``least`` to ``most`` of; with ``most`` None there is no upper limit.
 
-    ``name`` says of what: ``shares`` of the batch (data-parallel ranks, whether they hold whole models or shards), an
-    axis of ``Spread``, or ``micro_batches`` of a pipeline. ``hint`` and ``place`` say in words where it comes from.
+    ``name`` says of what: ``shares`` of the batch (data-parallel ranks, whether they hold whole models or shards),
+    ranks that have a part of ``divided`` layers, an axis of ``Spread``, or ``micro_batches`` of a pipeline. ``hint``
+    and ``place`` say in words where it comes from.
     """
 
     name: Name
@@ -69,11 +71,12 @@ class PlanConstraints:
         shares = prod(getattr(way, axis) for axis in SHARES)
         if any(limit.hint == STAGE for limit in self.limits) and (way.cut or way.num_stages != way.pp):
             return False  # its stages would begin at other blocks than those that the model marks
-        return way.adasum == self.adasum and self.allow_degrees(shares, way.tp, way.pp, way.spatial)
+        divided = way.dp_replicate if way.divided else 1
+        return way.adasum == self.adasum and self.allow_degrees(shares, way.tp, way.pp, way.spatial, divided)
 
-    def allow_degrees(self, shares: int, tp: int = 1, pp: int = 1, spatial: int = 1) -> bool:
+    def allow_degrees(self, shares: int, tp: int = 1, pp: int = 1, spatial: int = 1, divided: int = 1) -> bool:
         """Whether a plan may have these degrees; ``shares`` is the number of data-parallel ranks."""
-        degrees = {"shares": shares, "tp": tp, "pp": pp, "spatial": spatial}
+        degrees = {"shares": shares, "tp": tp, "pp": pp, "spatial": spatial, "divided": divided}
         return all(limit.allows(degrees[limit.name]) for limit in self.limits if limit.name in degrees)
 
     def allow_micro_batches(self, number: int) -> bool:
@@ -85,9 +88,14 @@ class PlanConstraints:
         return max((limit.least for limit in self.limits if limit.name == name), default=1)
 
     @property
+    def least_shares(self) -> int:
+        """The fewest data-parallel ranks of a plan."""
+        return max(self.least("shares"), self.least("divided"))
+
+    @property
     def least_ranks(self) -> int:
         """The fewest ranks of a plan."""
-        return prod(self.least(name) for name in _WORDS if name != "micro_batches")
+        return self.least_shares * self.least("tp") * self.least("pp") * self.least("spatial")
 
     @property
     def words(self) -> str:

@@ -322,15 +322,15 @@ class Divisions:
 
     Tensor-parallel ranks must divide ``most_parts``, and so must the parts of co-shard if the blocks compute
     ``in_parts``. A pipeline has at most ``most_stages``. Ranks that divide space must divide ``most_slabs``, and those
-    that divide embedding tables ``most_tables``. Each is 1 if the model cannot be divided in this way. ``constraints``
-    are limits that the model's hints set on its plans.
+    that divide experts and columns of layers ``most_divided``. Each is 1 if the model cannot be divided in this way.
+    ``constraints`` are limits that the model's hints set on its plans.
     """
 
     most_parts: int = 1
     in_parts: bool = False
     most_stages: int = 1
     most_slabs: int = 1
-    most_tables: int = 1
+    most_divided: int = 1
     constraints: PlanConstraints = UNCONSTRAINED
 
 

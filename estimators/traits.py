@@ -35,6 +35,7 @@ ZERO1 = Plans("ZeRO-1", lambda layout: layout.zero1, "plans with zero1=False")
 ADASUM = Plans("Adasum", lambda layout: layout.adasum, "reduce: mean")
 SEVERAL_RANKS = Plans("plans of several ranks", lambda layout: layout.world_size > 1, "plans of one rank")
 DIVISION = Plans("division of the batch", lambda layout: layout.divides_batch, "plans that do not divide a batch")
+MICRO_BATCHES = Plans("micro-batches", lambda layout: layout.accumulate, "plans with one micro-batch")
 PARTS_OF_SAMPLES = Plans(
     "division of the batch or of samples",
     lambda layout: layout.divides_batch or layout.spatial > 1,
@@ -67,6 +68,8 @@ class Traits:
 
     couples_samples: str = _row((DIVISION, ""))
     """The loss, a gradient or what steps keep depends on how a batch is divided."""
+    couples_micro_batch: str = _row((MICRO_BATCHES, ""))
+    """The loss depends on which samples are in a micro-batch, on whichever ranks."""
     evaluates_whole: str = _row()
     """A metric may depend on how samples are divided, so evaluations have micro-batches of all samples of a step."""
     keeps_samples: str = _row((PARTS_OF_SAMPLES, "so it would depend on how ranks and micro-batches divide a batch"))

@@ -1,8 +1,8 @@
 """ScaMP for those who write models and submit studies: ``from scamp import Workload, Client, submit``.
 
-A model is a subclass of ``Workload``; ``Chain``, ``Split``, ``Spatial``, ``Context``, ``Tables`` and ``hints`` say how
-it can be divided over devices. ``submit`` and ``Client`` talk to a service. Names are imported when they are first
-used: those of workloads need torch, and some need the package scamp-server; what is missing is named.
+A model is a subclass of ``Workload``; ``Chain``, ``Split``, ``Spatial``, ``Context``, ``Divided``, ``Experts`` and
+``hints`` say how it can be divided over devices. ``submit`` and ``Client`` talk to a service. Names are imported when
+they are first used: those of workloads need torch, and some need the package scamp-server; what is missing is named.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _NAMES = {
     "scamp.errors": ("Conflict", "InvalidInput", "NotFound", "Refused", "ScampError", "Unavailable"),
     "scamp.user_code.bundling": ("bundle_code",),
     "scamp.workload.protocol": (
-        *("Batch", "Chain", "Context", "Parts", "Phase", "Spatial", "Split", "Tables", "Workload"),
+        *("Batch", "Chain", "Context", "Divided", "Experts", "Parts", "Phase"),
+        *("Spatial", "Split", "Tables", "Workload"),
         *("hints", "inheritance"),
     ),
 }

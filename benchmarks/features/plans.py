@@ -48,10 +48,22 @@ DEGREES = (
     Plan(2, 4, pp=2, tp=2),
 )
 TABLES = (
-    Plan(4, dp_replicate=2, tables=True),
-    Plan(2, dp_replicate=4, tables=True),
-    Plan(1, 4, dp_replicate=2, tables=True, recompute=True),
+    Plan(4, dp_replicate=2, divided=True),
+    Plan(2, dp_replicate=4, divided=True),
+    Plan(1, 4, dp_replicate=2, divided=True, recompute=True),
     Plan(2, 2, dp_shard=2),
+)
+EXPERTS = (
+    Plan(4, dp_replicate=2, divided=True),
+    Plan(2, dp_replicate=4, divided=True),
+    Plan(4, dp_replicate=2, divided=True, recompute=True),
+    Plan(2, dp_replicate=4, divided=True, recompute=True, selective=True),
+    Plan(5, dp_replicate=2, divided=True, shares=(5, 3)),
+    Plan(8, recompute=True),
+    Plan(4, dp_replicate=2),
+    Plan(4, dp_shard=2),
+    Plan(2, dp_shard=2, dp_replicate=2, recompute=True),
+    Plan(4, dp_replicate=2, zero1=True),
 )
 CONTEXTS = (
     Plan(8, spatial=2),
@@ -94,7 +106,12 @@ def every_kind() -> tuple[Feature, ...]:
         for name, plans in _GROUPS.items()
         for model in ("Stack", "Tokens")
     )
-    tables = Feature("tables: Ranking", "tables.py:Clicks", TABLES, {"lr": 3e-3, "clip_norm": 1.0}, gradients=True)
+    options = {"lr": 3e-3, "clip_norm": 1.0}
+    tables = Feature("tables: Ranking", "tables.py:Clicks", TABLES, options, gradients=True)
+    experts = (
+        Feature(f"experts: capacity {n}", "experts.py:Captions", EXPERTS, {**options, "capacity": n}, gradients=True)
+        for n in (0.75, 2.0)
+    )
     contexts = (
         Feature(f"contexts: {heads} heads", "contexts.py:Text", CONTEXTS, {"lr": 3e-3, "heads": heads}, gradients=True)
         for heads in (4, 3)
@@ -109,7 +126,7 @@ def every_kind() -> tuple[Feature, ...]:
         Feature("odd sizes", "plans.py:Tokens", ODD, {"lr": 3e-3, "length": 11, "hidden": 171}, gradients=True),
         Feature("odd sizes, few positions", "plans.py:Tokens", ODD, {"lr": 3e-3, "length": 7, "hidden": 5}),
     )
-    return (*kinds, tables, *contexts, *shares, *odd)
+    return (*kinds, tables, *experts, *contexts, *shares, *odd)
 
 
 def drawn_models(seed: int) -> tuple[Feature, ...]:

@@ -19,14 +19,14 @@ from estimators.work import Work
 class Outline:
     """A unit before it is traced. Its layers can be divided over at most ``most_parts`` ranks (1: they cannot).
 
-    ``num_table_params`` of its parameters are in embedding tables that ranks may divide. FSDP gathers parameters in
-    ``gathered_bytes`` each, and adds up gradients in ``reduced_bytes`` each.
+    ``num_divided_params`` of its parameters are in layers that data-parallel ranks may divide. FSDP gathers parameters
+    in ``gathered_bytes`` each, and adds up gradients in ``reduced_bytes`` each.
     """
 
     name: str
     num_params: int
     most_parts: int = 1
-    num_table_params: int = 0
+    num_divided_params: int = 0
     gathered_bytes: int = 4
     reduced_bytes: int = 4
 
@@ -48,9 +48,9 @@ class Unit:
     """The cost of one of ``count`` equal units in a row, on a single rank. ``name`` is that of the first.
 
     ``activations`` are the bytes that the forward pass keeps for the backward pass. ``output`` is the bytes passed to
-    the next unit (0 for the last). ``num_table_params`` of the parameters are in tables that ranks may divide. FSDP
-    gathers parameters in ``gathered_bytes`` each, and adds up gradients in ``reduced_bytes`` each; where these are
-    copies in fewer bytes, a rank without FSDP keeps the copies as activations.
+    the next unit (0 for the last). ``num_divided_params`` of the parameters are in layers that data-parallel ranks may
+    divide. FSDP gathers parameters in ``gathered_bytes`` each, and adds up gradients in ``reduced_bytes`` each; where
+    these are copies in fewer bytes, a rank without FSDP keeps the copies as activations.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Unit:
     activations: Line
     output: Line
     count: int = 1
-    num_table_params: int = 0
+    num_divided_params: int = 0
     gathered_bytes: int = 4
     reduced_bytes: int = 4
 
@@ -100,9 +100,11 @@ def units_of(
     num_blocks = len(outlines) - 2
     few, many = (_costs(seen, num_blocks, equal_blocks) or _costs_of_passes(seen, num_blocks) for seen in (low, high))
     if few is None or many is None:
-        in_tables = sum(outline.num_table_params for outline in outlines)
+        num_divided = sum(outline.num_divided_params for outline in outlines)
         num_params = sum(outline.num_params for outline in outlines)
-        outlines = [replace(outlines[0], name="model", num_params=num_params, most_parts=1, num_table_params=in_tables)]
+        outlines = [
+            replace(outlines[0], name="model", num_params=num_params, most_parts=1, num_divided_params=num_divided)
+        ]
         few, many = ([_cost_of_all(seen)] for seen in (low, high))
     both = zip(outlines, few, many, strict=True)
     return merged_units(unit_of(outline, less, more, low.samples, high.samples) for outline, less, more in both)
@@ -209,7 +211,7 @@ def unit_of(outline: Outline, less: Cost, more: Cost, low: int, high: int) -> Un
         backward,
         activation_line,
         output,
-        num_table_params=outline.num_table_params,
+        num_divided_params=outline.num_divided_params,
         gathered_bytes=outline.gathered_bytes,
         reduced_bytes=outline.reduced_bytes,
     )

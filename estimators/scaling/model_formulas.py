@@ -133,7 +133,7 @@ class ModelFormulas:
         per_sample = (passes[1] - passes[0]) * (1 / (int(largest) - _LOW))
         step = StepWork(passes[0] - per_sample * _LOW, per_sample, _work(low.update[index]))
         numbers: dict[str, Any] = dict(zip(_NUMBERS, (values[formula] for formula in self.divisions), strict=True))
-        divisions = replace(self.template, **numbers, most_tables=1)  # units do not say what is in tables
+        divisions = replace(self.template, **numbers, most_divided=1)  # units do not say what is in divided layers
         return PredictedModel(units, divisions, step, sum(unit.num_params * unit.count for unit in units))
 
     def _outlines(self, values: Sequence[int], depth: int) -> list[Outline]:
@@ -199,7 +199,7 @@ def fit_model(
     formulas, num_blocks = _Formulas(solver, factors), _num_blocks(first)
     parts = list(segments_of(first.passes))
     in_order = num_blocks > 0 and run_in_order(parts, num_blocks) and len(facts[0].outputs) == num_blocks + 1
-    ones: dict[str, Any] = dict.fromkeys((*_NUMBERS, "most_tables"), 1)
+    ones: dict[str, Any] = dict.fromkeys((*_NUMBERS, "most_divided"), 1)
     templates = {replace(fact.divisions, **ones) for fact in facts}
     if len({fact.equal_blocks for fact in facts}) > 1 or len(templates) > 1:
         raise NoBlueprint("architectures do not have the same blocks")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from scamp import Tables, Workload
+from scamp import Divided, Workload
 
 NUM_DENSE = 8
 TABLES = (500, 300, 200, 100, 50, 20)
@@ -76,7 +76,7 @@ class Clicks(Workload):
 class Dlrm(nn.Module):
     """Numbers [n, 8] and categories [n, 6] → logits of a click [n]."""
 
-    divided_tables = Tables(("tables",))
+    divided = Divided(("tables",))
 
     def __init__(self, width, bottom, top):
         super().__init__()

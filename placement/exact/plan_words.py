@@ -64,7 +64,7 @@ def _divided(option: Option) -> Iterator[str]:
         yield f"{plan.dp_shard} ranks divide the batch, and each holds a shard of the model's states"
     if plan.dp_replicate > 1:
         states = "optimizer states are divided" if plan.zero1 else "each holds all states of its part of the model"
-        states = "each has some columns of every embedding table" if plan.tables else states
+        states = "each has a part of the experts, tables and heads that are divided" if plan.divided else states
         yield f"{plan.dp_replicate} replicas divide the batch; {states}"
     if plan.tp > 1:
         lengthwise = ", and what lies between them by sequence" if plan.sequence_parallel else ""

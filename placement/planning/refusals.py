@@ -24,7 +24,7 @@ def nothing_allowed(question: Question, rows: Sequence[Row]) -> str:
     refused = (question.profile.refusal(layout) for row in rows for layout in row.layouts)
     if why := next(filter(None, refused), ""):
         return f"{constraints.words}: this cannot be trained: {why}"
-    multiple = constraints.least("shares") * constraints.least("micro_batches")
+    multiple = constraints.least_shares * constraints.least("micro_batches")
     batch_words = f"a multiple of {multiple}" if question.batch % multiple else "larger"
     return f"{constraints.words}: for this the batch must be {batch_words}, it is {question.batch}"
 
@@ -79,7 +79,7 @@ _KINDS = {
     "dp_shard": "FSDP",
     "zero1": "ZeRO-1",
     "adasum": "Adasum",
-    "tables": "divided tables",
+    "divided": "divided layers",
     "dp_replicate": "replicas",
     "co_shard": "co-shard",
     "accumulate": "micro-batches",

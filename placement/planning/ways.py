@@ -52,8 +52,8 @@ def _over_ranks(divisions: Divisions, num_ranks: int, num_stages: int) -> Iterat
         if 1 < num_ranks == dp_replicate and num_stages == 1:
             yield replace(spread, zero1=True)
             yield replace(spread, adasum=True)
-            if divisions.most_tables % num_ranks == 0:
-                yield replace(spread, tables=True)
+            if divisions.most_divided % num_ranks == 0:
+                yield replace(spread, divided=True)
 
 
 def _inside(spread: Spread, divisions: Divisions) -> Iterator[Spread]:

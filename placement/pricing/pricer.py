@@ -30,7 +30,7 @@ from placement.pricing.unit_costs import (
     waited,
 )
 
-_DIVIDING_AXES = {"dp_replicate", "dp_shard", "reshard", "zero1", "adasum", "tables", "sequence_parallel", "schedule"}
+_DIVIDING_AXES = {"dp_replicate", "dp_shard", "reshard", "zero1", "adasum", "divided", "sequence_parallel", "schedule"}
 """Axes under which ranks compute the same: they divide samples, states, or activations between layers."""
 _compute_axes = attrgetter(*(axis.name for axis in fields(Spread) if axis.name not in _DIVIDING_AXES))
 

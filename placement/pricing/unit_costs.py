@@ -134,8 +134,8 @@ class UnitCosts:
         return self._activations(way, samples) / way.co_shard * ((1 - KEPT_SHARE) if way.selective else 1)
 
     def parameter_bytes(self, way: Spread) -> float:
-        """Bytes of the parameters before FSDP divides them; without tables that ranks divide, which it leaves alone."""
-        num_params = self.num_params - (self.unit.num_table_params if way.tables else 0)
+        """Bytes of the parameters before FSDP divides them, without those that replicas divide."""
+        num_params = self.num_params - (self.unit.num_divided_params if way.divided else 0)
         return num_params * BYTES_PER_PARAMETER / (way.tp if self.is_divided(way) else 1)
 
     def held_bytes(self, way: Spread, bytes_per_parameter: float) -> float:
@@ -146,8 +146,8 @@ class UnitCosts:
             return fixed + max(0.0, parameter_bytes - fixed) / way.dp_replicate
         if way.adasum:
             return parameter_bytes + self.num_params * BYTES_PER_PARAMETER  # the weights before the update
-        if way.tables:
-            return parameter_bytes - self.unit.num_table_params * bytes_per_parameter * (1 - 1 / way.dp_replicate)
+        if way.divided:
+            return parameter_bytes - self.unit.num_divided_params * bytes_per_parameter * (1 - 1 / way.dp_replicate)
         return parameter_bytes / way.dp_shard
 
     def traffic(self, way: Spread, samples: float, num_rest: int) -> Traffic:
@@ -157,7 +157,7 @@ class UnitCosts:
         collective. ``num_rest`` is 1 for the unit at which that one is counted, whatever its bytes belong to. All
         gradients are reduced.
         """
-        tensor = (*self._of_tensor_parallel(way, samples), *self._of_tables(way, samples))
+        tensor = (*self._of_tensor_parallel(way, samples), *self._of_divided(way, samples))
         gathers = (*self._gathers(way, self.is_block + num_rest),)
         again = (*self._gathers(way, 1),) if self.is_block and way.reshard else ()
         reductions = (*self._reductions(way, self.is_block + num_rest),)
@@ -212,13 +212,14 @@ class UnitCosts:
             for kind in ("new_all_gather", "new_reduce_scatter") if way.sequence_parallel else ("new_all_reduce",):
                 yield waited(kind, "tp", 2, self.output_bytes(samples))
 
-    def _of_tables(self, way: Spread, samples: float) -> Iterator[Collectives]:
-        """The all-to-all with which a rank gets the vectors of its samples, or gives back their gradients.
+    def _of_divided(self, way: Spread, samples: float) -> Iterator[Collectives]:
+        """The all-to-alls with which a rank gets the vectors of its samples, or gives back their gradients.
 
-        The output of the unit stands for these vectors. The indices are not counted.
+        A block has experts, to which it sends its tokens as well. The output of the unit stands for these vectors.
+        Indices are not counted.
         """
-        if way.tables and self.unit.num_table_params:
-            yield waited("all_to_all", "dp_replicate", 1, self.output_bytes(samples))
+        if way.divided and self.unit.num_divided_params:
+            yield waited("all_to_all", "dp_replicate", 2 if self.is_block else 1, self.output_bytes(samples))
 
 
 class ModelCosts:

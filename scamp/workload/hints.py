@@ -60,8 +60,9 @@ def split(module: Module, dim: Literal[0, 1] | None = None, degree: int | None =
 
     ``module`` is a block or a part of one, or contains blocks, all of which must have a ``Split``. With ``dim`` it is
     one linear layer whose weight is divided along this dimension: 0, its outputs, if the block's ``Split`` names it in
-    ``columns``; 1, its inputs, if it is in ``rows``. ``degree=1`` excludes tensor parallelism. The search decides on
-    sequence parallelism. Raises ``ValueError`` for a degree that is not a power of two.
+    ``columns``; 1, its inputs, if it is in ``rows``. If ``module`` is a layer of ``Experts``, or one that the model's
+    ``Divided`` names, the data-parallel ranks divide it. ``degree=1`` excludes this. The search decides on sequence
+    parallelism. Raises ``ValueError`` for a degree that is not a power of two.
     """
     _check_power("degree", degree, 1)
     if dim not in (None, 0, 1):

@@ -1,8 +1,8 @@
 """Everything that a user's file imports from ScaMP: ``Workload``, and what a model can say about how to divide it.
 
-A ``Workload`` is the model, data, loss and evaluation of one candidate. With ``Chain``, ``Split``, ``Spatial`` and
-``Tables`` its model supports more plans, with ``hints`` it asks for some of them, and with ``inheritance`` it begins
-with the weights of another candidate (see ``docs/workloads.md``). A workload never spreads its model itself:
+A ``Workload`` is the model, data, loss and evaluation of one candidate. With ``Chain``, ``Split``, ``Spatial``,
+``Divided`` and ``Experts`` its model supports more plans, with ``hints`` it asks for some of them, and with
+``inheritance`` it begins with the weights of another candidate. A workload never spreads its model itself:
 ``workloads.parallel`` divides the model, and ``workloads.training`` makes micro-batches, checkpoints and reports.
 ``workloads.loading`` loads user files, in trace and rank processes only.
 """
@@ -21,6 +21,7 @@ from torch.utils.data import default_collate
 
 from scamp.workload import hints, inheritance
 from scamp.workload.datasets import Count, SetName, plain_batch
+from scamp.workload.experts import Experts
 from scamp.workload.trial import TrialContext
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ __all__ = [
     "Batch",
     "Chain",
     "Context",
+    "Divided",
+    "Experts",
     "Parts",
     "Phase",
     "Spatial",
@@ -390,15 +393,19 @@ class Context(Spatial):
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
-    """Embedding tables that data-parallel ranks may divide. A model has it as its attribute ``divided_tables``.
+class Divided:
+    """Layers that data-parallel ranks may divide, while each has the rest. A model has it as its attribute ``divided``.
 
-    ``names`` are those of ``nn.Embedding`` and ``nn.EmbeddingBag``, or of modules that contain them. Each rank then has
-    some columns of every table, and the rest of the model. The number of ranks must divide the columns. In every pass
-    all ranks must look up the same tables equally often.
+    ``names`` are those of ``nn.Linear``, of ``nn.Embedding`` and ``nn.EmbeddingBag``, or of modules that contain
+    embeddings. Each rank then has some columns, which are features of the output, and the number of ranks must divide
+    them. In every pass all ranks must run these layers equally often. ``Experts`` need no such names.
     """
 
     names: tuple[str, ...]
+
+
+Tables = Divided
+"""The name in 0.1.0, when models had it as their attribute ``divided_tables``."""
 
 
 @dataclass(frozen=True, slots=True)

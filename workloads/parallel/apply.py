@@ -1,4 +1,4 @@
-"""Applies a layout to a model and to its optimizer: pipeline stage, divided layers, tables and space, recompute, FSDP2.
+"""Applies a layout to a model and to its optimizer: pipeline stage, divided layers and space, recompute, FSDP2.
 
 The tracer calls it just as the ranks do. It holds no state and starts nothing: the caller owns the process group and
 the mesh, which may be real or fake.
@@ -23,11 +23,12 @@ from workloads.parallel.aliases import parameter_attributes, set_parameter_attri
 from workloads.parallel.chain import blocks_of, cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
+from workloads.parallel.exchanging.divided import divide_layers
+from workloads.parallel.exchanging.experts import experts_of, join_ranks
 from workloads.parallel.exchanging.replicas import average_gradients
-from workloads.parallel.exchanging.tables import divide_tables
 from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.parallel.forward_state.state import ForwardState, attach_state
-from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, compute_in, compute_tables_in
+from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, compute_divided_in, compute_in
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.recompute import recomputed
@@ -66,15 +67,15 @@ def apply_plan(
     if layout.pp > 1:
         blocks = cut(model, PipelinePlace(layout.stages, ranks.group("pp")))
     sequences = DividedSequences() if layout.sequence_parallel else None
-    tables = _divide(model, blocks, layout, ranks, sequences)
+    divided = _divide(model, blocks, layout, ranks, sequences)
     state = attach_state(model, layout, mesh)
     if precision is not None and not layout.fsdp_mesh:
         compute_in(model, _with_own_parameters(model, blocks), precision.param)
-    elif precision is not None and tables:
-        compute_tables_in(model, tables, precision.param)
+    elif precision is not None and divided:
+        compute_divided_in(model, divided, precision.param)
     _change_passes(model, blocks, layout, state, recomputing)
     if layout.fsdp_mesh:
-        _shard(model, blocks, ranks.along(layout.fsdp_mesh), layout, precision, tables)
+        _shard(model, blocks, ranks.along(layout.fsdp_mesh), layout, precision, divided)
     if layout.averages_gradients:
         average_gradients(model, _with_own_parameters(model, blocks), ranks.group("replicate"))
     if sequences is not None:
@@ -104,14 +105,17 @@ class _Ranks:
 def _divide(
     model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, ranks: _Ranks, sequences: DividedSequences | None
 ) -> set[nn.Parameter]:
-    """Divide layers, space and embedding tables over ranks, in place. Returns the parameters of these tables."""
+    """Divide layers, space and what data-parallel ranks divide, in place. Returns the parameters of the last."""
     if layout.tp > 1:
         split_layers(model, blocks, ranks.along("tp"), sequences)
     if layout.spatial > 1 and layout.co_shard > 1 and isinstance(getattr(model, "spatial", None), Context):
         raise ValueError("ranks that divide sequences compute blocks whole: use co_shard=1, or plans with spatial=1")
     if layout.spatial > 1:
         split_space(model, ranks.along("spatial"))
-    return divide_tables(model, ranks.along("replicate")) if layout.tables else set()
+        if experts_of(model):
+            raise ValueError("experts take tokens of whole samples, and ranks have slabs: use plans with spatial=1")
+    join_ranks(model, ranks.mesh)
+    return divide_layers(model, ranks.along("replicate")) if layout.divided else set()
 
 
 def _change_passes(
@@ -138,16 +142,16 @@ def _shard(
     shards: DeviceMesh,
     layout: Layout,
     precision: MixedPrecision | None,
-    tables: set[nn.Parameter],
+    divided: set[nn.Parameter],
 ) -> None:
-    """Have FSDP2 divide the parameters of ``model`` over ``shards``, each block by itself, without the ``tables``."""
+    """Have FSDP2 divide the parameters of ``model`` but ``divided`` ones over ``shards``, each block by itself."""
     # FSDP fails only if such a view is changed in place, and then the first pass, which is watched, is refused.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for parameter in model.parameters():
         if not parameter.is_contiguous():  # FSDP2 takes no such parameters
             parameter.data = parameter.data.contiguous()
     for module in (*_with_own_parameters(model, blocks), model):
-        if module is not model and tables.issuperset(module.parameters()):
+        if module is not model and divided.issuperset(module.parameters()):
             continue
         # By default all modules except the outermost free their gathered parameters after a forward pass.
         fully_shard(
@@ -155,7 +159,7 @@ def _shard(
             mesh=shards,
             reshard_after_forward=None if layout.reshard else False,
             mp_policy=precision.policy(module, is_root=module is model) if precision is not None else AS_STORED,
-            ignored_params=tables,
+            ignored_params=divided,
         )
         keep_containers(module)
 

@@ -17,6 +17,7 @@ from estimators.model import Divisions, blocks_of_stage
 from scamp.workload.hints import Contradiction, Hint, hints_of
 from workloads.options import TrainingOptions
 from workloads.parallel.chain import shares_its_parts
+from workloads.parallel.exchanging.divided import divisible_layers, num_parts
 from workloads.protocol import Chain, Split
 
 _AXES: dict[str, Name] = {"replica": "shares", "split": "tp", "pipeline": "pp", "stage": "pp"}
@@ -29,7 +30,12 @@ def constraints_of(model: nn.Module, blocks: Sequence[nn.Module], divisions: Div
     exclude each other, or that the model cannot obey.
     """
     names = {id(module): name or "the model" for name, module in model.named_modules()}
-    placed = [_Placed(hint, module, names[id(module)]) for module in model.modules() for hint in hints_of(module)]
+    divided = divisible_layers(model)
+    placed = [
+        _Placed(hint, module, names[id(module)], hint.name == "split" and module in divided)
+        for module in model.modules()
+        for hint in hints_of(module)
+    ]
     if not placed:
         return PlanConstraints()
     hinted = _Hinted(model, blocks, names, placed)
@@ -48,11 +54,20 @@ def with_reduction(hinted: PlanConstraints, options: TrainingOptions) -> PlanCon
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A hint, the module that has it, and that module's qualified name."""
+    """A hint, the module that has it, and that module's qualified name.
+
+    ``is_divided``: it asks data-parallel ranks to divide the module, instead of tensor parallelism.
+    """
 
     hint: Hint
     module: nn.Module
     place: str
+    is_divided: bool = False
+
+    @property
+    def axis(self) -> Name | None:
+        """The name of the limit that the hint sets."""
+        return "divided" if self.is_divided else _AXES.get(self.hint.name)
 
     def contains(self, other: _Placed) -> bool:
         """Whether the other hint is on the same module or inside it."""
@@ -78,6 +93,9 @@ class _Hinted:
         self._check_nesting()
         for placed in self._all("split"):
             self._check_split(placed)
+        for placed in self.placed_hints:
+            if placed.is_divided:
+                self._check_divided(placed)
         for placed in (*self._all("pipeline"), *self._all("stage")):
             self._check_chain(placed, placed.hint.stages or 2)
         if stages := self._all("stage"):
@@ -85,14 +103,15 @@ class _Hinted:
 
     def limits(self, divisions: Divisions) -> Iterator[Limit]:
         """Yield the limits that the hints set; equal hints set one, at the place of the first."""
-        for hint in dict.fromkeys(placed.hint for placed in self.placed_hints):
-            places = [placed.place for placed in self.placed_hints if placed.hint == hint]
+        for hint, axis in dict.fromkeys((placed.hint, placed.axis) for placed in self.placed_hints):
+            places = [placed.place for placed in self.placed_hints if (placed.hint, placed.axis) == (hint, axis)]
             source = hint.name, places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
-            if hint.strategy is not None:
+            if axis is None:
+                assert hint.strategy is not None
                 yield from (Limit(name, 1, 1, *source) for name in self._excluded(hint.strategy, divisions))
                 continue
             number = len(self._starts()) if hint.name == "stage" else hint.stages or hint.degree
-            yield Limit(_AXES[hint.name], number or 2, number, *source)
+            yield Limit(axis, number or 2, number, *source)
             if hint.micro_batches is not None:
                 yield Limit("micro_batches", hint.micro_batches, hint.micro_batches, *source)
 
@@ -100,18 +119,19 @@ class _Hinted:
         """Finds what the default ``strategy`` excludes of the ways that the model supports."""
         most: dict[Name, int] = {
             "shares": 2,  # any model can be replicated
+            "divided": divisions.most_divided,
             "tp": divisions.most_parts,
             "pp": divisions.most_stages,
             "spatial": divisions.most_slabs,
         }
         axes = {
             _AXES[strategy],
-            *(_AXES[placed.hint.name] for placed in self.placed_hints if placed.hint.name in _AXES),
+            *(placed.axis for placed in self.placed_hints),
         }
         return [name for name, number in most.items() if number > 1 and name not in axes]
 
     def _all(self, name: str) -> list[_Placed]:
-        return [placed for placed in self.placed_hints if placed.hint.name == name]
+        return [placed for placed in self.placed_hints if placed.hint.name == name and not placed.is_divided]
 
     def _name(self, module: nn.Module) -> str:
         return self.names.get(id(module), type(module).__name__)
@@ -163,6 +183,19 @@ class _Hinted:
                 self._check_split(default)
             if default.hint.strategy == "pipeline":
                 self._check_chain(default, 2)
+
+    def _check_divided(self, placed: _Placed) -> None:
+        """As many data-parallel ranks as there are divide a layer, each of which has a part of equal size."""
+        degree, number = placed.hint.degree or 2, num_parts(placed.module)
+        if number % degree:
+            raise Contradiction(
+                f"{placed}: {degree} ranks cannot divide {number} evenly: ask for a degree that divides it"
+            )
+        if placed.hint.dim not in (None, 0):
+            raise Contradiction(f"{placed}: data-parallel ranks divide outputs: drop dim")
+        for replica in self._all("replica"):
+            if None not in (replica.hint.degree, placed.hint.degree) and replica.hint.degree != placed.hint.degree:
+                raise _between(placed, replica, "the replicas of the rest divide the layer: ask for one degree")
 
     def _check_split(self, placed: _Placed) -> None:
         """The blocks can be split so, and what is hinted is a part of them or contains them."""

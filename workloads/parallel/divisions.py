@@ -15,14 +15,14 @@ from torch.utils._pytree import tree_leaves
 from estimators.model import Divisions
 from workloads.parallel.chain import shares_its_parts
 from workloads.parallel.constraints import constraints_of
-from workloads.parallel.exchanging.tables import most_ranks
+from workloads.parallel.exchanging.divided import most_ranks
 from workloads.parallel.tp_plan.notation import split_outside
 from workloads.protocol import Batch, Chain, Spatial, Split
 
 
 def divisions_of(model: nn.Module, blocks: Sequence[nn.Module], batch: Batch) -> Divisions:
-    """How ``model`` can be divided, from its ``Chain``, the ``Split`` of its ``blocks``, its ``Spatial`` and
-    its ``Tables``.
+    """How ``model`` can be divided, from its ``Chain``, the ``Split`` of its ``blocks``, its ``Spatial``,
+    its ``Divided`` and its ``Experts``.
 
     ``batch`` is any batch of samples, whose sizes decide into how many slabs they can be divided. Raises
     ``Contradiction`` for hints that exclude each other, or that the model cannot obey.
@@ -37,7 +37,7 @@ def divisions_of(model: nn.Module, blocks: Sequence[nn.Module], batch: Batch) ->
         in_parts=bool(splits) and all(split.branches for split in splits),
         most_stages=len(model.blocks) if isinstance(model, Chain) and not shares_its_parts(model) else 1,
         most_slabs=_most_slabs(model, batch),
-        most_tables=most_ranks(model),
+        most_divided=most_ranks(model),
     )
     return replace(divisions, constraints=constraints_of(model, blocks, divisions))
 

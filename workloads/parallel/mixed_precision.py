@@ -50,9 +50,9 @@ def compute_in(model: nn.Module, blocks: Sequence[nn.Module], dtype: torch.dtype
     model.forward = _Casting(model.forward, _outer_modules(model, inside), dtype, torch.float32)
 
 
-def compute_tables_in(model: nn.Module, tables: Set[nn.Parameter], dtype: torch.dtype) -> None:
-    """Have ``model`` cast embedding tables that FSDP2 leaves alone, in place."""
-    holders = [module for module in model.modules() if not tables.isdisjoint(module._parameters.values())]
+def compute_divided_in(model: nn.Module, divided: Set[nn.Parameter], dtype: torch.dtype) -> None:
+    """Have ``model`` cast the ``divided`` parameters, which FSDP2 leaves alone, in place."""
+    holders = [module for module in model.modules() if not divided.isdisjoint(module._parameters.values())]
     model.forward = _Casting(model.forward, holders, dtype)
 
 

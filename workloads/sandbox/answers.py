@@ -14,7 +14,6 @@ from typing import Any
 from estimators.model import Layout
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import examples, trace_peak
-from estimators.traits import Traits
 from scamp.workload.hints import Contradiction
 from workloads.files.archive import unpack_code
 from workloads.imports import check_imports
@@ -22,7 +21,7 @@ from workloads.loading import load_estimable, load_workload
 from workloads.options import TrainingOptions
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain, without_folder
-from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
+from workloads.sandbox.batch_check import coupling_of, expect_metrics_of_samples
 from workloads.sandbox.carried_state import traced
 from workloads.sandbox.dry_run import MetricFailed, mentioned, quoted_names, try_candidates
 from workloads.sandbox.plan_check import expect_equal_divisions
@@ -123,7 +122,7 @@ def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     if layout == Layout():
         flops = trace.work.per_sample.flops / _PASSES_OF_STEP
         expect_metrics_of_samples(workload, flops)
-        traits = trace.traits | Traits(couples_samples=why_whole(workload, flops))
+        traits = trace.traits | coupling_of(workload, flops)
         trace = replace(trace, traits=traits, is_uneven=recipe.is_uneven())
     return asdict(trace)
 

@@ -25,8 +25,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from estimators.traits import Traits
 from scamp.workload.datasets import SetName, is_iterable, opened_dataset
 from scamp.workload.seeds import drawn_from, seed_everything
+from workloads.parallel.exchanging.experts import experts_of
 from workloads.parallel.forward_state.snapshot import (
     ModuleSnapshot,
     Place,
@@ -37,6 +39,7 @@ from workloads.parallel.forward_state.snapshot import (
 )
 from workloads.protocol import Batch, Loss, Workload, defines
 from workloads.refusals import WorkloadError, in_enough_digits
+from workloads.sandbox.joined_halves import JoinedHalves
 from workloads.training.data.batch_transform import step_batch
 from workloads.training.data.order import SampleOrder, lengths_of
 from workloads.training.metrics import as_pair, split_evaluation
@@ -81,6 +84,19 @@ class _Ratio:
     def with_other(self, other: _Ratio) -> _Ratio:
         """That of the samples of both."""
         return _Ratio(self.total + other.total, self.count + other.count, self.is_pair)
+
+
+def coupling_of(workload: Workload, flops: float = 0.0) -> Traits:
+    """Why ranks, or at least micro-batches, may not divide a batch of this workload (see ``why_whole``)."""
+    why = why_whole(workload, flops)
+    if not why or not experts_of(outline_of(workload)):
+        return Traits(couples_samples=why)
+    among_ranks = _first_finding(partial(_difference_of_losses, joins=True), workload, "train", flops)
+    if among_ranks != "" or workload.indivisible:
+        return Traits(couples_samples=why)
+    difference = why.partition(", so micro-batches")[0]
+    words = "experts of all ranks take the tokens of a micro-batch together, so a step has one micro-batch"
+    return Traits(couples_micro_batch=f"{difference}: {words}, {_ADVICE}")
 
 
 def why_whole(workload: Workload, flops: float = 0.0) -> str:
@@ -272,16 +288,17 @@ def _shortest_first(workload: Workload, split: SetName, tries: Sequence[Tensor])
     return list(tries) if lengths is None else [indices[lengths[indices].argsort(stable=True)] for indices in tries]
 
 
-def _difference_of_losses(comparison: _Comparison) -> str | None:
+def _difference_of_losses(comparison: _Comparison, joins: bool = False) -> str | None:
+    """As ``_first_finding``; with ``joins`` halves are as on two ranks, whose experts know each other."""
     phases = {f"the loss of phase {phase.name}": phase.loss for phase in phases_of(comparison.workload)}
     for name, loss in (phases or {"the loss": comparison.workload.loss}).items():
         for indices in comparison.tries:
-            if (words := _difference_of_loss(comparison, name, loss, indices)) != "":
+            if (words := _difference_of_loss(comparison, name, loss, indices, joins)) != "":
                 return words
     return ""
 
 
-def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indices: Tensor) -> str | None:
+def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indices: Tensor, joins: bool) -> str | None:
     """Words for what is wrong, empty if nothing is; None if random numbers are drawn, so that nobody can tell."""
     batch, *halves = comparison.batches(partial(step_batch, comparison.workload), indices)
     _train(comparison.model)
@@ -299,7 +316,16 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
         )
     if draws:
         return None  # these numbers depend on the division, too
-    (undivided, _), (second, _) = comparison.value(loss, batch), comparison.value(loss, halves[1])
+    if joins:
+        halves_of = JoinedHalves(comparison.model)
+        with halves_of.batch():
+            undivided, _ = comparison.value(loss, batch)
+        with halves_of.half(0):
+            first, _ = comparison.value(loss, halves[0])
+        with halves_of.half(1):
+            second, _ = comparison.value(loss, halves[1])
+    else:
+        (undivided, _), (second, _) = comparison.value(loss, batch), comparison.value(loss, halves[1])
     if not comparison.differs(undivided, first, second):
         return ""
     advice = (

@@ -19,7 +19,7 @@ from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part
 from workloads.parallel.constraints import with_reduction
 from workloads.parallel.divisions import divisions_of
-from workloads.parallel.exchanging.tables import tables_of
+from workloads.parallel.exchanging.divided import divisible_layers
 from workloads.parallel.forward_state.state import forward_state
 from workloads.parallel.tp_plan.notation import described
 from workloads.parallel.traits import traits_of
@@ -59,7 +59,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         is_of_plan=is_of_plan,
         make_evaluation_batch=_batches(workload, "eval", cache(lambda: largest_first(workload, "eval"))),
         most_parts=_most_parts,
-        tables=lambda model: {table.weight for table in tables_of(model).values()},
+        divisible=lambda model: {each for layer in divisible_layers(model) for each in layer.parameters()},
         divisions=lambda model, blocks: _divisions_of(workload, model, blocks),
         rank_part=rank_part,
         kept_of=kept_of,

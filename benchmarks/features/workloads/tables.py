@@ -4,13 +4,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workloads.protocol import Tables, Workload
+from workloads.protocol import Divided, Workload
 
 SIZES = (300, 40, 7)
 
 
 class Ranking(nn.Module):
-    divided_tables = Tables(("tables", "words"))
+    divided = Divided(("tables", "words", "mixed"))
 
     def __init__(self, width):
         super().__init__()

@@ -116,7 +116,7 @@ class OpenedModel:
     def shapes(self) -> tuple[tuple[tuple[int, ...], int | None], ...]:
         """The shape of each parameter, with the number of its block (None outside of the blocks).
 
-        Layers and tables that ranks divide have the shape of a rank's part; shards of FSDP are not counted.
+        Layers that ranks divide have the shape of a rank's part; shards of FSDP are not counted.
         """
         blocks = {parameter: number for number, block in enumerate(self._blocks) for parameter in block.parameters()}
         return tuple((shape_of(parameter), blocks.get(parameter)) for parameter in self._model.parameters())

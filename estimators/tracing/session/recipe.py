@@ -47,8 +47,8 @@ class Recipe:
     on."""
     most_parts: Callable[[nn.Module], int] = lambda block: 1
     """Returns the number of parts that the layers of a block can be divided into."""
-    tables: Callable[[nn.Module], Collection[Tensor]] = lambda model: ()
-    """Returns the embedding tables that ranks may divide."""
+    divisible: Callable[[nn.Module], Collection[Tensor]] = lambda model: ()
+    """Returns the parameters of layers that data-parallel ranks may divide."""
     divisions: Callable[[nn.Module, Sequence[nn.Module]], Divisions] = lambda model, blocks: INDIVISIBLE
     """Returns how the model with its blocks can be divided."""
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch

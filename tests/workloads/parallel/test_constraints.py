@@ -11,13 +11,14 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
+from estimators.axes import Spread
 from estimators.constraints import UNCONSTRAINED, PlanConstraints
 from estimators.model import INDIVISIBLE, Divisions
 from scamp.workload.hints import Contradiction
 from workloads.models.stdlib_gpt import CharacterGpt
 from workloads.models.unet3d_blobs import Unet3d
 from workloads.parallel.divisions import divisions_of
-from workloads.protocol import Split, hints
+from workloads.protocol import Divided, Experts, Split, hints
 
 
 def gpt(depth: int = 4) -> Any:
@@ -70,6 +71,31 @@ def test_marked_blocks_begin_the_stages_whether_or_not_the_first_one_is_marked()
     hints.stage(unmarked.blocks[2])
     assert limits(marked) == {("pp", 2, 2, "blocks.0 and 1 more")}
     assert limits(unmarked) == {("pp", 2, 2, "blocks.2")}
+
+
+class Mixture(nn.Module):
+    divided = Divided(("head",))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts, self.head = Experts(lambda: nn.Linear(4, 4), 6, capacity=1.0), nn.Linear(4, 8)
+
+
+def test_a_split_of_experts_or_of_a_head_asks_data_parallel_ranks_to_divide_them() -> None:
+    model = hints.replica(Mixture(), degree=2)
+    hints.split(hints.split(model.experts, degree=2))
+    hints.split(model.head, degree=2)
+    asked = divisions_of(model, [], torch.zeros(1, 4)).constraints
+    assert {(limit.name, limit.least, limit.most) for limit in asked.limits} == {
+        ("shares", 2, 2),
+        ("divided", 2, 2),
+        ("divided", 2, None),
+    }
+    assert asked.least_ranks == 2 and "2 replicas that divide layers (hint split at experts and 1 more)" in asked.words
+    assert asked.allow(Spread(dp_replicate=2, divided=True)) and not asked.allow(Spread(dp_replicate=2))
+    hints.split(model.experts, degree=4)
+    with pytest.raises(Contradiction, match="4 ranks cannot divide 6"):
+        divisions_of(model, [], torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize(

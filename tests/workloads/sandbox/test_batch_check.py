@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.features.feature import WORKLOADS
+from estimators.model import Layout
+from workloads.loading import load_workload
 from workloads.protocol import Loss, Phase, Workload
 from workloads.refusals import WorkloadError
-from workloads.sandbox.batch_check import expect_metrics_of_samples, why_whole
+from workloads.sandbox.batch_check import coupling_of, expect_metrics_of_samples, why_whole
 
 
 class Balanced(nn.Module):
@@ -162,6 +165,20 @@ class Classes(Points):
 
     def eval_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         return self.train_batch(indices)
+
+
+def test_experts_couple_the_samples_of_a_micro_batch_but_not_those_of_a_rank() -> None:
+    captions = load_workload("experts.py:Captions", WORKLOADS)
+    traits = coupling_of(captions({}))
+    assert "experts of all ranks take the tokens of a micro-batch together" in traits.couples_micro_batch
+    assert not traits.couples_samples and not traits.refusal(Layout(dp_replicate=2, divided=True))
+    assert traits.refusal(Layout(dp_replicate=2, accumulate=True)) == traits.couples_micro_batch
+
+    class Alone(captions):  # type: ignore[valid-type, misc]
+        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Any:
+            return super().loss(model, batch) * batch[0].std()
+
+    assert not coupling_of(Alone({})).couples_micro_batch and "halves" in coupling_of(Alone({})).couples_samples
 
 
 def test_samples_that_show_nothing_do_not_pass_a_loss() -> None:

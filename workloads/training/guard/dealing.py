@@ -30,11 +30,15 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """Two divisions of the same samples of all ranks; ``words`` say how they differ, equal on all ranks."""
+    """Two divisions of the same samples of all ranks; ``words`` say how they differ, equal on all ranks.
+
+    ``shifts``: some ranks have more samples, and others fewer.
+    """
 
     planned: Division
     other: Division
     words: str
+    shifts: bool = False
 
     @property
     def joins(self) -> bool:
@@ -54,21 +58,34 @@ def drawn(num: int, seed: int, step: int) -> Tensor:
     return torch.randperm(num, generator=torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63))
 
 
-def dealt(plan: Plan, rank: int, order: Tensor, *, has_own: bool = False) -> Dealing:
+def dealt(
+    plan: Plan,
+    rank: int,
+    order: Tensor,
+    *,
+    has_own: bool = False,
+    keeps_sizes: bool = False,
+    in_halves: bool = False,
+) -> Dealing:
     """A micro-batch of every rank, or as many samples of it as are enough, of the places in a batch in this ``order``,
-    and the same ones divided otherwise: where only ranks divide the batch, some get more and some fewer of them, and
-    else they come in halves and on other ranks; with ``has_own`` they are of the last micro-batch of a rank, which
-    keeps its samples.
+    and the same ones divided otherwise.
 
-    A pipeline, whose passes have fixed sizes, gets the whole batch in another order.
+    Where only ranks divide the batch, some get more and some fewer of them. Else, or ``in_halves``, they come in halves
+    and on other ranks; with ``has_own`` they are of the last micro-batch of a rank, which keeps its samples. With
+    ``keeps_sizes`` they only come on other ranks. A pipeline, whose passes have fixed sizes, gets the whole batch in
+    another order.
     """
     sizes, place = [_enough(size) for size in plan.samples_of_shares], plan.data_rank(rank)
     if plan.pp > 1:
         planned, other = (rank_slices(places, plan, rank) for places in (torch.arange(plan.batch), order))
         weight, size = plan.weight_of(rank), plan.micro_batch
         return Dealing(Division(planned, weight), Division(other, weight), _words(size, size))
+    if keeps_sizes:
+        samples = order[: sum(sizes)]
+        planned, other = (_division(dealt_so, sizes, place) for dealt_so in (samples, samples.flip(0)))
+        return Dealing(planned, other, _words(sizes[0], sizes[0]))
     if not has_own:
-        return _dealt(sizes, place, order, shifts=plan.num_micro_batches == 1)
+        return _dealt(sizes, place, order, shifts=plan.num_micro_batches == 1 and not in_halves)
     samples = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
     halves = [size // 2 for size in sizes]
     samples = samples[order[order < len(samples)]][: 2 * halves[place] if min(halves) else sizes[place]]
@@ -107,7 +124,8 @@ def _dealt(sizes: Sequence[int], place: int, order: Tensor, *, shifts: bool = Fa
     num_parts = 2 if min(halves) > 0 else 1
     planned = [2 * half for half in halves] if num_parts == 2 else list(sizes)
     other = planned
-    if shifts and len(sizes) > 1 and min(sizes) >= _FEWEST_TO_SHIFT:
+    shifts = shifts and len(sizes) > 1 and min(sizes) >= _FEWEST_TO_SHIFT
+    if shifts:
         shift, num_parts = min(sizes) // _FEWEST_TO_SHIFT, 1
         planned = [size - shift for size in sizes]
         signs = [1, -1] * (len(sizes) // 2) + [0] * (len(sizes) % 2)
@@ -115,7 +133,7 @@ def _dealt(sizes: Sequence[int], place: int, order: Tensor, *, shifts: bool = Fa
     chosen = order[: sum(planned)]
     again = torch.cat([chosen[::2], chosen[1::2]]).flip(0)
     words = _words(planned[0], other[0] // num_parts)
-    return Dealing(_division(chosen, planned, place), _division(again, other, place, num_parts), words)
+    return Dealing(_division(chosen, planned, place), _division(again, other, place, num_parts), words, shifts)
 
 
 def _division(samples: Tensor, sizes: Sequence[int], place: int, num_parts: int = 1) -> Division:

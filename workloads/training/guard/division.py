@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from inspect import unwrap
 from types import FunctionType
 from typing import Any, cast
@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 from scamp.workload.datasets import is_iterable, opened_dataset
 from scamp.workload.seeds import drawn_from, kept_generators, seed_everything
 from workloads.parallel.agreement import begin_phase, finish
+from workloads.parallel.exchanging.experts import experts_of
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Workload, defines
 from workloads.refusals import in_enough_digits
@@ -120,13 +121,19 @@ class DivisionGuard:
     def _check(self, step: int, *, of_metrics: bool) -> None:
         rank = self._rank
         if not self.why_not_compared:
-            order = drawn(rank.job.plan.batch, rank.job.seed, step)
-            dealing = dealt(rank.job.plan, rank.number, order, has_own=rank.feed.keeps_last)
+            order, plan = drawn(rank.job.plan.batch, rank.job.seed, step), rank.job.plan
+            together = bool(experts_of(rank.model))  # they take the tokens of a pass, whose number must stay the same
+            deal = partial(dealt, plan, rank.number, order, has_own=rank.feed.keeps_last, keeps_sizes=together)
+            dealing = deal()
             updates = updates_of(rank.model)
             phases = [(phase.name, phase.loss) for phase in updates.phases] or [("", rank.workload.loss)]
             for name, loss in phases:
                 begin_phase(rank.model, name)
-                if difference := self._difference(loss, step, dealing):
+                difference = self._difference(loss, step, dealing)
+                if difference and dealing.shifts and not plan.shares:
+                    # A term that only a backward pass adds has no weight by the number of samples.
+                    difference = self._difference(loss, step, deal(in_halves=True))
+                if difference:
                     in_phase = f" of the phase {name}" if name else ""
                     raise DependsOnDivision(f"{difference[0]} in step {step + 1}{in_phase} when {difference[1]}")
             begin_phase(rank.model, "")

@@ -188,6 +188,20 @@ class Dropped(Base):
         return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 4))
 
 
+class InBackward(Base):
+    '''A term, a mean over samples, that only the backward pass adds.'''
+    def loss(self, model, batch):
+        outputs = model(batch[0])
+        return functional.cross_entropy(Adding.apply(outputs, outputs.square().mean()), batch[1])
+
+
+class Adding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, outputs, term): return outputs.clone()
+    @staticmethod
+    def backward(ctx, gradient): return gradient, torch.ones(())
+
+
 class Noisy(Base):
     '''A function that drops out by the mode of the model.'''
     def loss(self, model, batch):
@@ -382,6 +396,7 @@ def test_a_term_that_begins_later_is_found_before_the_last_report(ranks: Any, ca
         *((name, DIVIDED[0]) for name in ("Counted", "Dropped", "Noisy", "Drawing", "Complex", "Leftover", "Looking")),
         ("Counted", DIVIDED[2]),
         ("Dropped", DIVIDED[1]),
+        ("InBackward", DIVIDED[1]),
         ("Drawing", DIVIDED[2]),
         ("Leftover", DIVIDED[1]),
     ],

@@ -1,4 +1,4 @@
-"""Divided embedding tables against whole ones, their traced memory, and models that cannot divide theirs."""
+"""Divided tables and linear layers against whole ones, their traced memory, and models that cannot divide theirs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from estimators.tracing.tracer import trace_peak
 from placement.planning.ways import list_ways
 from tests.waiting import PATIENCE_SECONDS
 from workloads.loading import load_workload
-from workloads.parallel.exchanging.tables import divide_tables, most_ranks, tables_of
-from workloads.protocol import Tables
+from workloads.parallel.exchanging.divided import columns_of, divide_layers, most_ranks
+from workloads.protocol import Divided
 from workloads.refusals import WorkloadError
 from workloads.sandbox.recipe import recipe_of
 
 
 class Model(nn.Module):
-    divided_tables = Tables(("tables",))
+    divided = Divided(("tables",))
 
     def __init__(self, *tables: nn.Module) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def on_rank(rank: int, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
     model = Model()
-    divide_tables(model, init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)))
+    divide_layers(model, init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)))
     rows = slice(0, 3) if rank == 0 else slice(3, 5)
     vectors = model.tables[0](INDICES[rows])
     (vectors * WEIGHTS[rows]).sum().backward()
@@ -67,6 +67,49 @@ def test_ranks_with_unequal_numbers_of_samples_look_up_and_train_what_one_proces
     assert answers[0]["vectors"] + answers[1]["vectors"] == vectors.tolist()
     for answer in answers:
         assert torch.tensor(answer["gradient"]).allclose(table.weight.grad / 2)
+
+
+def head_on_rank(rank: int, folder: Path) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
+    model = Model()
+    model.divided = Divided(("head",))
+    model.head = nn.Linear(4, 6)
+    with torch.no_grad():
+        model.head.weight.copy_(HEAD)
+        model.head.bias.zero_()
+    divide_layers(model, init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)))
+    rows = slice(0, 3) if rank == 0 else slice(3, 5)
+    inputs = WEIGHTS[rows].clone().requires_grad_()
+    outputs = model.head(inputs)
+    outputs.square().sum().backward()
+    weight: Any = model.head.weight
+    assert inputs.grad is not None and weight.to_local().shape == (3, 4)
+    answer = {
+        "outputs": outputs.tolist(),
+        "of inputs": inputs.grad.tolist(),
+        "of weight": weight.grad.full_tensor().tolist(),
+    }
+    dist.destroy_process_group()
+    return answer
+
+
+HEAD = torch.linspace(-1, 1, 24).view(6, 4)
+
+
+def test_a_head_with_many_classes_is_divided_by_its_outputs(tmp_path: Path) -> None:
+    answers = in_forks([partial(head_on_rank, rank, tmp_path) for rank in range(2)], PATIENCE_SECONDS)
+    head, inputs = nn.Linear(4, 6), WEIGHTS.clone().requires_grad_()
+    with torch.no_grad():
+        head.weight.copy_(HEAD)
+        head.bias.zero_()
+    outputs = head(inputs)
+    outputs.square().sum().backward()
+    assert inputs.grad is not None and head.weight.grad is not None
+    assert torch.tensor([*answers[0]["outputs"], *answers[1]["outputs"]]).allclose(outputs, atol=1e-5)
+    assert torch.tensor([*answers[0]["of inputs"], *answers[1]["of inputs"]]).allclose(inputs.grad, atol=1e-4)
+    for answer in answers:
+        assert torch.tensor(answer["of weight"]).allclose(head.weight.grad / 2, rtol=1e-4)
 
 
 def words(kind: str, rows: slice) -> tuple[Tensor, ...]:
@@ -96,7 +139,7 @@ def bags_on_rank(rank: int, folder: Path) -> list[dict[str, Any]]:
     rows = slice(0, 3) if rank == 0 else slice(3, 5)
     for mode, kind in BAGS:
         model = bag_of(mode, kind)
-        divide_tables(model, mesh)
+        divide_layers(model, mesh)
         pooled = model.tables[0](*words(kind, rows))
         (pooled * WEIGHTS[rows, 0]).sum().backward()
         gradient = model.tables[0].weight.grad
@@ -119,11 +162,11 @@ def test_bags_of_any_size_are_pooled_and_trained_as_in_one_process(tmp_path: Pat
             assert torch.tensor(answer["gradient"]).allclose(table.weight.grad / 2)
 
 
-def test_each_rank_holds_its_columns_and_the_whole_rest() -> None:
+def test_each_rank_holds_its_columns_of_tables_and_a_linear_layer_and_the_whole_rest() -> None:
     recipe = recipe_of(load_workload("tables.py:Clicks", WORKLOADS)({"width": 64}))
     plain = trace_peak(recipe, Layout(), 2).parts_at(2)
-    held = trace_peak(recipe, Plan(2, dp_replicate=4, tables=True).layout, 2).parts_at(2)
-    tables = 4 * (347 * 64 + 200 * 128)
+    held = trace_peak(recipe, Plan(2, dp_replicate=4, divided=True).layout, 2).parts_at(2)
+    tables = 4 * (347 * 64 + 200 * 128 + 128 * 64 + 64)
     assert held["parameters"] == plain["parameters"] - tables * 3 // 4
     assert held["optimizer"] - plain["optimizer"] == pytest.approx(-2 * tables * 3 / 4, rel=1e-3)
 
@@ -131,12 +174,12 @@ def test_each_rank_holds_its_columns_and_the_whole_rest() -> None:
 def test_ranks_divide_the_columns_of_all_tables() -> None:
     assert most_ranks(Model(nn.Embedding(5, 12), nn.Embedding(7, 8))) == 4
     assert most_ranks(nn.Embedding(5, 12)) == 1, "the model says nothing"
-    ways = set(list_ways(Divisions(most_tables=4), 4))
+    ways = set(list_ways(Divisions(most_divided=4), 4))
     assert ways - set(list_ways(INDIVISIBLE, 4)) == {
-        Spread(dp_replicate=4, tables=True, recompute=recompute, selective=selective)
+        Spread(dp_replicate=4, divided=True, recompute=recompute, selective=selective)
         for recompute, selective in [(False, False), (True, False), (True, True)]
     }
-    assert not any(way.tables for way in list_ways(Divisions(most_tables=4), 8))
+    assert not any(way.divided for way in list_ways(Divisions(most_divided=4), 8))
 
 
 @pytest.mark.parametrize(
@@ -146,12 +189,12 @@ def test_ranks_divide_the_columns_of_all_tables() -> None:
         (nn.Embedding(4, 4, max_norm=1.0), "max_norm needs whole rows"),
         (nn.Embedding(4, 4, scale_grad_by_freq=True), "scale_grad_by_freq counts"),
         (nn.EmbeddingBag(4, 4, sparse=True), "gradients are sparse"),
-        (nn.Linear(4, 4), "there is no nn.Embedding or nn.EmbeddingBag in it"),
+        (nn.Linear(4, 4), "no nn.Embedding or nn.EmbeddingBag is in it"),
     ],
 )
 def test_tables_that_cannot_be_divided_are_refused_with_the_reason(table: nn.Module, why: str) -> None:
     with pytest.raises(WorkloadError, match=why):
-        tables_of(Model(table))
+        columns_of(Model(table))
 
 
 def test_shared_weights_and_unknown_names_are_refused() -> None:
@@ -159,8 +202,8 @@ def test_shared_weights_and_unknown_names_are_refused() -> None:
     assert isinstance(tied.tables[0], nn.Embedding)
     tied.head.weight = tied.tables[0].weight
     with pytest.raises(WorkloadError, match=r"tables\.0 cannot be .* as another module has the same"):
-        tables_of(tied)
+        columns_of(tied)
     unknown = Model()
-    unknown.divided_tables = Tables(("table",))
+    unknown.divided = Divided(("table",))
     with pytest.raises(WorkloadError, match="names 'table', but the model has no such module"):
-        tables_of(unknown)
+        columns_of(unknown)
