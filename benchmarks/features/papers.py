@@ -22,6 +22,8 @@ ANY_MODEL = (ACCUMULATED, REPLICAS, SHARDS, ZERO, KEPT, RECOMPUTED, SELECTIVE, H
 """Plans that need nothing of a model."""
 PARTS = (Plan(4, 2, co_shard=2), Plan(4, dp_shard=2, co_shard=2))
 STAGES = (PIPELINE, Plan(1, 8, pp=2, recompute=True), Plan(1, 4, pp=2, dp_replicate=2))
+DIVIDED = Plan(4, dp_replicate=2, divided=True)
+WITH_EXPERTS = (DIVIDED, Plan(2, dp_replicate=4, divided=True, recompute=True), Plan(4, dp_shard=2), REPLICAS)
 SLABS = (Plan(4, 2, spatial=2), Plan(4, spatial=2, dp_shard=2), Plan(4, 2, spatial=2, recompute=True))
 
 
@@ -37,5 +39,6 @@ PAPERS: tuple[Feature, ...] = (
     _workload("Evoformer", "evoformer.py:Contacts", (TENSOR, HYBRID), width=32),
     _workload("3D U-Net", "unet3d_blobs", SLABS, side=16, width=8),
     _workload("CosmoFlow", "cosmoflow.py:Universes", SLABS, side=16, width=8, boxes=20),
-    _workload("DLRM", "dlrm.py:Clicks", (), visits=1200),
+    _workload("DLRM", "dlrm.py:Clicks", (DIVIDED,), visits=1200),
+    Feature("M6", "m6.py:Captions", WITH_EXPERTS, {"width": 32}, folder=FOLDER, report_every=HALF, gradients=True),
 )

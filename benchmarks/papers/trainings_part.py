@@ -30,7 +30,8 @@ PSNR above bicubic interpolation, the mean over four photographs that it was not
 error of two parameters of a density field as a share of their ranges; samples of both sizes are cut out of the same
 boxes, and a step has the same number of voxels. *DLRM*: area under the ROC curve above that of a logistic regression on
 the dense features and on the rate of clicks of each category, which is the stronger of the simple baselines.
-*Evoformer*: share of the four likeliest pairs of positions that are contacts. *Swin*: accuracy."""
+*Evoformer*: share of the four likeliest pairs of positions that are contacts. *Swin*: accuracy. *M6*: share
+of words of a caption that it finds, less that of the most frequent word of each place."""
 HEADER = ("before", "after", "steps", "case")
 
 
@@ -82,7 +83,8 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         Case(f"Evoformer, {num} recycles", "evoformer.py:Contacts", "precision", 16, 40, {"lr": 4e-3, "recycles": num})
         for num in (0, 2)
     ]
-    return [*trainings, *recycled, Case("Swin", "swin.py:SwinDigits", "accuracy", 64, 60, {"width": 32})]
+    captions = Case("M6", "m6.py:Captions", "gain", 64, 200)
+    return [*trainings, *recycled, captions, Case("Swin", "swin.py:SwinDigits", "accuracy", 64, 60, {"width": 32})]
 
 
 def measure(case: Case, seconds: float) -> Result:

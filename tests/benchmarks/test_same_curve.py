@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.curves.forks import CRASHED, HANGS, in_forks
-from benchmarks.same_curve import FOLDERS, Outcome, compared, figures, idioms, largest_difference, page, plans
+from benchmarks.same_curve import DEPENDS, FOLDERS, Outcome, compared, figures, idioms, largest_difference, page, plans
 from estimators.model import INDIVISIBLE, Divisions
 from tests.services.warm import Warm
 from tests.waiting import PATIENCE_SECONDS
@@ -44,7 +44,7 @@ def test_every_plan_of_every_idiom_trains_the_model_of_one_rank(warm: Warm) -> N
 def test_idioms_are_the_workloads_of_the_folders() -> None:
     pairs = idioms(FOLDERS)
     names = [str(idiom) for idiom, _ in pairs]
-    assert "state.py:BatchNormBlocks" in [str(idiom) for idiom, depends in pairs if depends]
+    assert "state.py:BatchNormBlocks" in [str(idiom) for idiom, members in pairs if DEPENDS in members]
     assert "passes.py:LossInModel" in names
     assert not any(name.endswith((":Points", ":Stacked")) for name in names)
     assert len(set(names)) == len(names)

@@ -157,6 +157,7 @@ class HalfBackbone(Stacked):
     """
 
     block = HalfBackboneBlock
+    rounds_to_bf16 = True
 
 
 class BufferBlock(Block):

@@ -82,8 +82,8 @@ def dealt(
         return Dealing(Division(planned, weight), Division(other, weight), _words(size, size))
     if keeps_sizes:
         samples = order[: sum(sizes)]
-        planned, other = (_division(dealt_so, sizes, place) for dealt_so in (samples, samples.flip(0)))
-        return Dealing(planned, other, _words(sizes[0], sizes[0]))
+        as_planned, again = (_division(in_order, sizes, place) for in_order in (samples, samples.flip(0)))
+        return Dealing(as_planned, again, _words(sizes[0], sizes[0]))
     if not has_own:
         return _dealt(sizes, place, order, shifts=plan.num_micro_batches == 1 and not in_halves)
     samples = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
