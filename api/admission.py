@@ -103,8 +103,8 @@ class Admission:
         """(study, zip of the user's files or None), both checked as far as they can be without running a file."""
         submission = parse_submission(body, content_type)
         spec, code = submission.spec, submission.code
-        if submission.code_of is not None and (sha256 := self._store.study(submission.code_of).code) is not None:
-            code = with_files(self._store.blob(sha256), code)
+        if submission.code_of is not None and (sha256 := self._store.studies.get(submission.code_of).code) is not None:
+            code = with_files(self._store.blobs.get(sha256), code)
         check_code(spec.workload, code, sampler=spec.search.sampler.name)
         return spec, code
 
@@ -116,13 +116,13 @@ class Admission:
         return spec, check_workload(spec, code, self._process)
 
     def _earlier_study(self, spec: StudySpec, sha256: str | None, key: str) -> Study | None:
-        return self._store.study_of_key(spec.as_given(), sha256, key)
+        return self._store.studies.of_key(spec.as_given(), sha256, key)
 
     def _create(self, spec: StudySpec, code: bytes | None, key: str | None, warnings: list[str]) -> Study:
-        return self._store.create_study(
+        return self._store.studies.create(
             spec.to_json(),
             request=spec.as_given(),
-            code=self._store.put_blob(code) if code is not None else None,
+            code=self._store.blobs.put(code) if code is not None else None,
             idempotency_key=key,
             warnings=warnings,
             now=time.time(),

@@ -52,7 +52,7 @@ def new(request: Request) -> HTMLResponse:
 def study(request: Request, study_id: StudyId) -> HTMLResponse:
     """Page of one study. Raises ``NotFound``."""
     with suppress(Unavailable):  # the page itself says that the database cannot be reached
-        request.app.state.store.study(study_id)
+        request.app.state.store.studies.get(study_id)
     return _page(request, "study", study_id=study_id, most_curves=MOST_CURVES)
 
 
@@ -60,7 +60,7 @@ def study(request: Request, study_id: StudyId) -> HTMLResponse:
 def trial(request: Request, study_id: StudyId, number: Number) -> HTMLResponse:
     """Page of one trial. Raises ``NotFound``."""
     with suppress(Unavailable):
-        request.app.state.store.trial_by_number(study_id, number)
+        request.app.state.store.trials.numbered(study_id, number)
     return _page(request, "trial", study_id=study_id, number=number)
 
 

@@ -42,7 +42,7 @@ class ImportanceCache:
 
     def of(self, study: Study) -> Importances:
         """The study's importances. In a live study they may lag a few trials behind."""
-        counts = self._store.trial_counts(study.id)
+        counts = self._store.counts.states(study.id)
         num = counts.get(TrialState.COMPLETED, 0) + counts.get(TrialState.PRUNED, 0)
         with self._lock:
             importances = self._known.get(study.id)

@@ -72,7 +72,7 @@ class _Database(Collector):
         return []  # registering must not read the database
 
     def collect(self) -> Iterable[Metric]:
-        totals = self._store.study_totals()
+        totals = self._store.counts.totals()
         yield _by_state(
             "scamp_studies",
             "Studies",
@@ -84,8 +84,8 @@ class _Database(Collector):
         reserved = GaugeMetricFamily(
             "scamp_device_reserved_mib", "Memory reserved on a device", labels=["device", "kind"]
         )
-        recorded = self._store.cluster()
-        attempts = self._store.open_attempts()
+        recorded = self._store.cluster.recorded()
+        attempts = self._store.attempts.open()
         for recorded_device in recorded[0].devices if recorded else ():
             device = recorded_device.device
             labels = [device.id, device.kind]

@@ -65,7 +65,7 @@ class ReadyProbe:
         return _readiness("ok", directory, controller)
 
     def _controller(self) -> str:
-        age = self._store.lease_age(CONTROLLER_LEASE)
+        age = self._store.leases.age(CONTROLLER_LEASE)
         if age is None:
             return "no controller holds the lease"
         return f"silent for {age:.0f} s" if age > self._settings.lease_seconds else "ok"

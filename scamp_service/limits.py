@@ -1,6 +1,6 @@
 """Says when a study ends before its last trial: its budget is used up, a target is reached, or little is left to gain.
 
-A study that is to continue later must not have reached any of its limits either (``store.writes.requests``).
+A study that is to continue later must not have reached any of its limits either (``store.parts.requests``).
 """
 
 from __future__ import annotations

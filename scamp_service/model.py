@@ -129,7 +129,7 @@ class RecordedPipeline:
 class Sized:
     """The result of sizing a candidate: its plan with its cost, and the reason.
 
-    The store keeps ``options`` and ``pipeline`` apart (``Store.options``, ``Store.pipeline``), because they are much
+    The store keeps ``options`` and ``pipeline`` apart (``Trials.options``, ``Trials.pipeline``), because they are much
     larger than a trial. A trial that was read has neither.
 
     ``learned_bytes`` is larger than the ``extra_bytes`` of the prediction when no plan fits with that much added.

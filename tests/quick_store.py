@@ -21,7 +21,6 @@ from sqlalchemy.sql import visitors
 
 from scamp_service.store import schema
 from scamp_service.store.database import Database
-from scamp_service.store.reads import Reads
 from scamp_service.store.store import Store
 
 Convert = Callable[[Any], Any]
@@ -31,7 +30,7 @@ Given = Mapping[str, Any]
 def empty_store() -> Store:
     """The one quick store of this process, without rows. Only one thread may use it."""
     store = _quick_store()
-    store.empty()
+    store.quick_database.empty()
     return store
 
 
@@ -39,23 +38,8 @@ class QuickStore(Store):
     """A store on a ``QuickDatabase``."""
 
     def __init__(self) -> None:
-        self._quick = QuickDatabase()
-        Reads.__init__(self, self._quick)
-        self._fence = {}
-        self._known: dict[Any, tuple[Sequence[int], Sequence[Any]]] = {}  # by query: when it was read, and its rows
-
-    def empty(self) -> None:
-        """Delete every row; ids begin again."""
-        self._known.clear()
-        self._quick.empty()
-
-    def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
-        key = statement, *[tuple(value) if type(value) is list else value for value in values.values()]
-        now = [self._quick.writes[table] for table in tables_of(statement)]
-        entry = self._known.get(key)
-        if entry is None or entry[0] != now:
-            entry = self._known[key] = now, super()._rows(statement, **values)
-        return entry[1]
+        self.quick_database = QuickDatabase()
+        self._compose(self.quick_database)
 
 
 @cache
@@ -79,6 +63,7 @@ class QuickDatabase(Database):
         usual: Any = self.engine.connect()
         self._driver: sqlite3.Connection = usual.connection.driver_connection
         self.writes = Counter[str]()  # by table
+        self._known: dict[Any, tuple[Sequence[int], Sequence[Any]]] = {}  # by query: when it was read, and its rows
         self._quick = QuickConnection(self.engine.dialect, self._driver, self.writes)
         self._filled = sorted(schema.metadata.tables)
 
@@ -100,8 +85,19 @@ class QuickDatabase(Database):
         else:
             yield self._quick
 
+    def rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
+        if self._quick is None:
+            return super().rows(statement, **values)
+        key = statement, *[tuple(value) if type(value) is list else value for value in values.values()]
+        now = [self.writes[table] for table in tables_of(statement)]
+        entry = self._known.get(key)
+        if entry is None or entry[0] != now:
+            entry = self._known[key] = now, super().rows(statement, **values)
+        return entry[1]
+
     def empty(self) -> None:
         """Delete every row; ids begin again."""
+        self._known.clear()
         self._driver.execute("PRAGMA foreign_keys = OFF")
         for name in self._filled:
             self._driver.execute(f"DELETE FROM {name}")

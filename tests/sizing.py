@@ -54,7 +54,7 @@ class MemoryBlobs:
         self.data[sha] = data
         return sha
 
-    def blob(self, sha256: str) -> bytes:
+    def get(self, sha256: str) -> bytes:
         return self.data[sha256]
 
 

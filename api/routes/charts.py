@@ -38,9 +38,9 @@ def get_history(
     study_id: StudyId, store: TheStore, state: States = None, where: Where = "", points: NumPoints = 1500
 ) -> HistoryView:
     """Get the objective by trial number, thinned: no best value so far, no running trial and no spike is left out."""
-    last_event_id = store.last_event_id()
-    objective = Objective.of_spec(store.study(study_id).spec)
-    trials = store.history(study_id)
+    last_event_id = store.events.last_id()
+    objective = Objective.of_spec(store.studies.get(study_id).spec)
+    trials = store.trials.history(study_id)
     if state or where.strip():
         numbers = {row.number for row in store.table.columns(study_id, (), states=state, where=where)}
         trials = [trial for trial in trials if trial.number in numbers]
@@ -53,9 +53,9 @@ def get_front(study_id: StudyId, store: TheStore, points: NumPoints = 1500) -> F
 
     Thinned: no trial of the front and none that runs is left out.
     """
-    last_event_id = store.last_event_id()
-    objectives = Objectives.of_spec(store.study(study_id).spec)
-    scores = store.scores(study_id) if objectives.has_several else []
+    last_event_id = store.events.last_id()
+    objectives = Objectives.of_spec(store.studies.get(study_id).spec)
+    scores = store.trials.scores(study_id) if objectives.has_several else []
     return front_view(scores, objectives, points, last_event_id)
 
 
@@ -70,9 +70,9 @@ def list_curves(
 ) -> Page[CurveView]:
     """List learning curves of the trials with these numbers, thinned, by number. If a resumed attempt repeats a step,
     the newest attempt counts. A page ends before a trial with which more than 200,000 evaluations would be read."""
-    store.study(study_id)
-    trials = [trial for trial in store.trials_numbered(study_id, number or []) if trial.number > after]
-    lengths = store.curve_lengths([trial.id for trial in trials])
+    store.studies.get(study_id)
+    trials = [trial for trial in store.trials.with_numbers(study_id, number or []) if trial.number > after]
+    lengths = store.reports.curve_lengths([trial.id for trial in trials])
     num_rows, fitting = 0, 0
     for trial in trials:
         num_rows += lengths.get(trial.id, 0)
@@ -80,7 +80,7 @@ def list_curves(
             break
         fitting += 1
     read_trials = trials[:fitting]
-    points_of = store.curves([trial.id for trial in read_trials])
+    points_of = store.reports.curves([trial.id for trial in read_trials])
     items = [
         view
         for trial in read_trials
@@ -99,7 +99,7 @@ def get_order(
     where: Where = "",
 ) -> OrderView:
     """Get the numbers of the study's trials in the order of a column. Fetch the trials themselves by number."""
-    store.study(study_id)
+    store.studies.get(study_id)
     return OrderView(number=store.table.numbers(study_id, by, descending=descending, states=state, where=where))
 
 
@@ -116,8 +116,8 @@ def get_candidates(
     points: NumPoints = 1500,
 ) -> CandidatesView:
     """Get the values of parameters by trial, as columns, of trials that have a value of the objective; thinned."""
-    last_event_id = store.last_event_id()
-    spec = store.study(study_id).spec
+    last_event_id = store.events.last_id()
+    spec = store.studies.get(study_id).spec
     rows = store.table.columns(study_id, ("state", "value", "params"), states=state, where=where)
     return candidates_view(rows, spec, Objective.of_spec(spec), param or [], points, last_event_id)
 
@@ -125,7 +125,7 @@ def get_candidates(
 @router.get("/studies/{study_id}/importances", responses=problems(404))
 def get_importances(study_id: StudyId, store: TheStore, cache: TheImportances) -> ImportancesView:
     """Get how much each parameter matters to be among the best tenth of the trials, by PED-ANOVA."""
-    importances = cache.of(store.study(study_id))
+    importances = cache.of(store.studies.get(study_id))
     items = [ImportanceView(name=name, share=share) for name, share in importances.shares.items()]
     return ImportancesView(
         num_ended=importances.num_ended, num_trials=importances.num_trials, is_rough=importances.is_rough, items=items
@@ -139,7 +139,7 @@ def get_lineage(
     trials: Annotated[Whole, Query(ge=1, le=1000, description="about how many trials; the best ones stay")] = 200,
 ) -> LineageView:
     """Get which trials began as copies of others, or with their weights, and what was changed in each."""
-    objective = Objective.of_spec(store.study(study_id).spec)
+    objective = Objective.of_spec(store.studies.get(study_id).spec)
     num, relatives = chosen(store.table.columns(study_id, COLUMNS), objective, trials)
-    by_number = store.trials_numbered(study_id, [relative.number for relative in relatives])
+    by_number = store.trials.with_numbers(study_id, [relative.number for relative in relatives])
     return lineage_view(num, relatives, {trial.number: trial.params for trial in by_number})

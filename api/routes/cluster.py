@@ -25,14 +25,14 @@ WAITING_STATES = frozenset({TrialState.WAITING, TrialState.QUEUED, TrialState.PA
 @router.get("/cluster", responses=problems())
 def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts) -> ClusterView:
     """Devices with the gangs that hold them and their memory in MiB, and the trials that wait for devices."""
-    event_id = store.last_event_id()
-    recorded = store.cluster()
+    event_id = store.events.last_id()
+    recorded = store.cluster.recorded()
     state, confirmed = recorded if recorded else (STARTING, None)
     silent = controller_silent_seconds(store, confirmed)
     alive = silent is not None and silent <= settings.lease_seconds
-    names = {study.id: study.name for study in store.live_studies()}
-    trials = {trial.id: trial for trial in store.live_trials()}
-    gangs = [_gang(store, attempt, trials, names) for attempt in store.open_attempts()]
+    names = {study.id: study.name for study in store.studies.live()}
+    trials = {trial.id: trial for trial in store.trials.live()}
+    gangs = [_gang(store, attempt, trials, names) for attempt in store.attempts.open()]
     waiting = [trial for trial in trials.values() if trial.state in WAITING_STATES]
     shown = waiting[:MOST_WAITING]
     forecast = forecasts.now() if shown else None
@@ -90,7 +90,7 @@ def controller_silent_seconds(store: Store, confirmed: float | None) -> float | 
 
     When nobody holds the lease, they count from ``confirmed``, when the cluster was last recorded.
     """
-    age = store.lease_age(CONTROLLER_LEASE)
+    age = store.leases.age(CONTROLLER_LEASE)
     return age if age is not None or confirmed is None else max(0.0, store.now() - confirmed)
 
 
@@ -100,11 +100,11 @@ def _why_silent(silent: float | None) -> str:
 
 def _gang(store: Store, attempt: Attempt, trials: dict[int, Trial], names: dict[int, str]) -> GangView:
     # A gang may still be stopping after its trial and study have ended.
-    trial = trials.get(attempt.trial_id) or store.trial(attempt.trial_id)
+    trial = trials.get(attempt.trial_id) or store.trials.get(attempt.trial_id)
     return gang_view(attempt, trial, _name(store, names, trial.study_id))
 
 
 def _name(store: Store, names: dict[int, str], study_id: int) -> str:
     if study_id not in names:
-        names[study_id] = store.study(study_id).name
+        names[study_id] = store.studies.get(study_id).name
     return names[study_id]

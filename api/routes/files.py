@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/studies/{study_id}/trials/{number}", tags=["trial
 @router.get("/files", responses=problems(404))
 def list_files(study_id: StudyId, number: Number, store: TheStore, settings: TheSettings) -> Page[FileView]:
     """List the files that the trial's workload keeps, by name; they are one page."""
-    trial = store.trial_by_number(study_id, number)
+    trial = store.trials.numbered(study_id, number)
     return Page(items=[file_view(file) for file in list_kept(settings.checkpoints, trial.id)])
 
 
@@ -38,7 +38,7 @@ def get_file(
 
     With `If-None-Match`, an unchanged file is answered by 304.
     """
-    trial = store.trial_by_number(study_id, number)
+    trial = store.trials.numbered(study_id, number)
     return sent_file(request.headers, open_kept(settings.checkpoints, trial.id, name), name.rpartition("/")[2])
 
 
@@ -48,8 +48,8 @@ def get_checkpoint(study_id: StudyId, number: Number, store: TheStore, settings:
 
     `scamp weights` turns it into a file for `torch.load`.
     """
-    trial = store.trial_by_number(study_id, number)
-    last = store.checkpoints([trial.id]).get(trial.id)
+    trial = store.trials.numbered(study_id, number)
+    last = store.attempts.checkpoints([trial.id]).get(trial.id)
     checkpoint = counted_checkpoint(settings.checkpoints, trial, last)
     if checkpoint is None:
         raise NotFound(f"trial {number} of study {study_id} has no checkpoint")

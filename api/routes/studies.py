@@ -86,7 +86,7 @@ def list_studies(
     newest_first: Annotated[bool, Query(description="order by descending id")] = False,
 ) -> Page[StudyView]:
     """List all studies, by ascending id."""
-    studies = store.studies(after=after, limit=limit + 1, live=live, newest_first=newest_first)
+    studies = store.studies.page(after=after, limit=limit + 1, live=live, newest_first=newest_first)
     now = time.time()
     return page_of(request, response, studies, limit, lambda study: study.id, lambda study: _view(store, study, now))
 
@@ -94,7 +94,7 @@ def list_studies(
 @router.get("/studies/{study_id}", responses=problems(404))
 def get_study(study_id: StudyId, store: TheStore) -> StudyDetail:
     """Get one study: its spec, state, trials by state, best trial, and a summary."""
-    return _detail(store, store.study(study_id))
+    return _detail(store, store.studies.get(study_id))
 
 
 @router.get(
@@ -104,7 +104,7 @@ def get_study(study_id: StudyId, store: TheStore) -> StudyDetail:
 )
 def get_study_file(study_id: StudyId, store: TheStore) -> Response:
     """Get the study as a file to submit again: in YAML, without most of what is the default anyway."""
-    text = study_text(_spec_to_run_again(store.study(study_id)))
+    text = study_text(_spec_to_run_again(store.studies.get(study_id)))
     return Response(text, media_type="application/yaml")
 
 
@@ -115,33 +115,35 @@ def get_study_file(study_id: StudyId, store: TheStore) -> Response:
 )
 def get_study_code(study_id: StudyId, store: TheStore) -> Response:
     """Get the user's own files that were submitted with the study, as a zip."""
-    study = store.study(study_id)
+    study = store.studies.get(study_id)
     if study.code is None:
         raise NotFound(f"study {study_id} was submitted without files")
     headers = {"Content-Disposition": f'attachment; filename="study-{study_id}.zip"'}
-    return Response(store.blob(study.code), media_type="application/zip", headers=headers)
+    return Response(store.blobs.get(study.code), media_type="application/zip", headers=headers)
 
 
 @router.post("/studies/{study_id}:stop", responses=problems(404))
 def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
     """Stop a study: trials that have not ended are cancelled, what they reported is kept. No effect after its end."""
-    store.study(study_id)
-    store.move_study(study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="stopped by the user", now=time.time())
-    return _detail(store, store.study(study_id))
+    store.studies.get(study_id)
+    store.studies.move(
+        study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="stopped by the user", now=time.time()
+    )
+    return _detail(store, store.studies.get(study_id))
 
 
 @router.post("/studies/{study_id}:pause", responses=problems(404, 409))
 def pause_study(study_id: StudyId, store: TheStore) -> StudyDetail:
     """Pause a study: its running trials stop and keep their last checkpoints, and none starts until it is resumed."""
-    store.pause_study(study_id, paused=True, now=time.time())
-    return _detail(store, store.study(study_id))
+    store.requests.pause(study_id, paused=True, now=time.time())
+    return _detail(store, store.studies.get(study_id))
 
 
 @router.post("/studies/{study_id}:resume", responses=problems(404, 409))
 def resume_study(study_id: StudyId, store: TheStore) -> StudyDetail:
     """Resume a paused study: its trials continue from their last checkpoints, as devices are free."""
-    store.pause_study(study_id, paused=False, now=time.time())
-    return _detail(store, store.study(study_id))
+    store.requests.pause(study_id, paused=False, now=time.time())
+    return _detail(store, store.studies.get(study_id))
 
 
 @router.post("/studies/{study_id}:extend", responses=problems(404, 409, 422))
@@ -151,24 +153,24 @@ def extend_study(study_id: StudyId, limits: Limits, store: TheStore) -> StudyDet
     One that was stopped or has failed answers 409, and so does one that would end at once or have nothing to do. The
     limits are those of the whole study, so a repeated request changes nothing.
     """
-    store.extend_study(study_id, limits.changes, now=time.time())
-    return _detail(store, store.study(study_id))
+    store.requests.extend(study_id, limits.changes, now=time.time())
+    return _detail(store, store.studies.get(study_id))
 
 
 @router.post("/studies/{study_id}:prioritize", responses=problems(404, 409, 422))
 def prioritize_study(study_id: StudyId, body: Priority, store: TheStore, settings: TheSettings) -> StudyDetail:
     """Give a study another priority, at most the largest of its project. The next trial that starts follows it."""
-    store.study(study_id)
-    settings.expect_priority(store.project(study_id), body.priority)
-    store.prioritize_study(study_id, body.priority, now=time.time())
-    return _detail(store, store.study(study_id))
+    store.studies.get(study_id)
+    settings.expect_priority(store.studies.project(study_id), body.priority)
+    store.requests.prioritize(study_id, body.priority, now=time.time())
+    return _detail(store, store.studies.get(study_id))
 
 
 @router.post("/studies/{study_id}:retry", responses=problems(404, 409, 422))
 def retry_trials(study_id: StudyId, retried: Retried, store: TheStore) -> RetriedView:
     """Let failed trials be planned again, and run from their last checkpoints. A completed or failed study runs again;
     one that was stopped, or that has reached a limit of its budget, answers 409."""
-    return RetriedView(numbers=store.retry_trials(study_id, retried.numbers, now=time.time()))
+    return RetriedView(numbers=store.requests.retry(study_id, retried.numbers, now=time.time()))
 
 
 @router.post("/studies/{study_id}:clone", status_code=201, responses=problems(404, 409, 422))
@@ -181,11 +183,11 @@ def clone_study(
     idempotency_key: IdempotencyKey = None,
 ) -> StudyDetail:
     """Submit a study again, with the same spec and files, and a name of its own if one is given."""
-    original = store.study(study_id)
+    original = store.studies.get(study_id)
     spec = _spec_to_run_again(original, clone.name)
     settings.expect_priority(spec.project, spec.priority)
     key = check_idempotency_key(idempotency_key)
-    study = store.create_study(
+    study = store.studies.create(
         spec.to_json(), code=original.code, idempotency_key=key, warnings=original.warnings, now=time.time()
     )
     response.headers["Location"] = f"/v1/studies/{study.id}"
@@ -202,30 +204,30 @@ def enqueue_trials(
     """
     from scamp_service.search.enqueued import completed_candidate  # imported here: it imports Optuna, which takes long
 
-    study = store.study(study_id)
+    study = store.studies.get(study_id)
     key = check_idempotency_key(idempotency_key) or str(uuid.uuid4())
-    salt = 1 + sum(store.trial_counts(study_id).values())
+    salt = 1 + sum(store.counts.states(study_id).values())
     is_ours = "directions" not in study.spec
     is_known = is_ours and study.state in (StudyState.RUNNING, StudyState.COMPLETED)  # otherwise the store refuses it
     candidates = [
         completed_candidate(study.spec, params, salt + index) if is_known else params
         for index, params in enumerate(enqueued.candidates)
     ]
-    return EnqueuedView(numbers=store.enqueue(study_id, candidates, key, now=time.time()))
+    return EnqueuedView(numbers=store.requests.enqueue(study_id, candidates, key, now=time.time()))
 
 
 @router.delete("/studies/{study_id}", status_code=204, responses=problems(404, 409))
 def delete_study(study_id: StudyId, store: TheStore) -> None:
     """Delete a study that has ended, with its trials, metrics, logs, events and checkpoints. A repeated request gets
     the same answer. The study is gone at once; the controller then frees the space."""
-    store.delete_study(study_id, now=time.time())
+    store.requests.delete(study_id, now=time.time())
 
 
 @router.get("/studies/{study_id}/learned", responses=problems(404))
 def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedMemory]:
     """List what was learned about the memory of the study's families, by layout; the largest family first."""
-    store.study(study_id)
-    return learned_of(store, store.families(study_id))
+    store.studies.get(study_id)
+    return learned_of(store, store.counts.families(study_id))
 
 
 def _spec_to_run_again(study: Study, name: str | None = None) -> StudySpec:
@@ -236,10 +238,10 @@ def _spec_to_run_again(study: Study, name: str | None = None) -> StudySpec:
 
 
 def _view(store: Store, study: Study, now: float) -> StudyView:
-    best = store.leading_trial(study.id, Objectives.of_spec(study.spec))
-    return study_view(study, store.trial_counts(study.id), best, store.device_seconds(study.id, now=now))
+    best = store.trials.leading(study.id, Objectives.of_spec(study.spec))
+    return study_view(study, store.counts.states(study.id), best, store.counts.device_seconds(study.id, now=now))
 
 
 def _detail(store: Store, study: Study) -> StudyDetail:
-    event_id = store.last_event_id()  # read first: events that arrive while the rest is read are repeated, not missed
+    event_id = store.events.last_id()  # read first: events that arrive while the rest is read are repeated, not missed
     return study_detail(study, study_summary(store, study.id, now=time.time()), event_id)

@@ -65,12 +65,12 @@ def list_trials(
     number: Numbers = None,
 ) -> Page[TrialView]:
     """List the trials of a study, by number. With `number`, these trials are one page, and nothing else counts."""
-    objectives = Objectives.of_spec(store.study(study_id).spec)
+    objectives = Objectives.of_spec(store.studies.get(study_id).spec)
     if number:
-        trials = store.trials_numbered(study_id, number)
+        trials = store.trials.with_numbers(study_id, number)
     else:
-        trials = store.trials(study_id, after=after, limit=limit + 1, states=state)
-    metrics = store.counted_metrics([trial.id for trial in trials])
+        trials = store.trials.page(study_id, after=after, limit=limit + 1, states=state)
+    metrics = store.reports.counted_metrics([trial.id for trial in trials])
 
     def view(trial: Trial) -> TrialView:
         return trial_view(trial, objectives, metrics.get(trial.id, {}))
@@ -97,12 +97,12 @@ def download_trials(
     where: Where = "",
 ) -> StreamingResponse:
     """Download trials as CSV, with a column for each parameter, such as `params.layers.0.width`, and each metric."""
-    spec = store.study(study_id).spec
+    spec = store.studies.get(study_id).spec
     objectives = Objectives.of_spec(spec)
     numbers = store.table.numbers(study_id, by, descending=descending, states=state, where=where)
     every = store.table.columns(study_id, ("params", "id"), states=state, where=where)
     present = dict.fromkeys(name for row in every for name in leaves_in(row.params))
-    metrics = store.counted_metrics([row.id for row in every])
+    metrics = store.reports.counted_metrics([row.id for row in every])
     metric_columns = dict.fromkeys(f"metrics.{name}" for values in metrics.values() for name in values)
     axes = axes_of(spec.get("space", {}))
     params = [f"params.{name}" for name in dict.fromkeys((*axes, *present)) if name in present]
@@ -110,7 +110,7 @@ def download_trials(
     def parts() -> Iterator[list[Mapping[str, Any]]]:
         for start in range(0, len(numbers), AT_ONCE):
             part = numbers[start : start + AT_ONCE]
-            by_number = {trial.number: trial for trial in store.trials_numbered(study_id, part)}
+            by_number = {trial.number: trial for trial in store.trials.with_numbers(study_id, part)}
             trials = [by_number[number] for number in part if number in by_number]  # it may be deleted meanwhile
             yield [
                 trial_row({**trial_fields(trial, objectives), "metrics": metrics.get(trial.id, {})}) for trial in trials
@@ -139,16 +139,16 @@ def list_peaks(
     With `number`, these trials are one page. With `points`, so are the trials that a chart of all needs: those on the
     outline of the points, and those that ran out of memory.
     """
-    store.study(study_id)
+    store.studies.get(study_id)
     ids: list[int] = []
     if number:
-        ids = [trial.id for trial in store.trials_numbered(study_id, number)]
+        ids = [trial.id for trial in store.trials.with_numbers(study_id, number)]
     elif points:
-        ids = outline(store.measured_points(study_id), points)
+        ids = outline(store.attempts.measured_points(study_id), points)
     if number or points:
         view = _peaks_view(store, ids)
-        return Page(items=[view(group) for group in _by_trial(store.measured_attempts_of(ids))])
-    rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)
+        return Page(items=[view(group) for group in _by_trial(store.attempts.measured_of(ids))])
+    rows = store.attempts.measured(study_id, after=after, num_trials=limit + 1)
     peaks = _by_trial(rows)
     view = _peaks_view(store, [group[0][1].trial_id for group in peaks])
     return page_of(request, response, peaks, limit, lambda group: group[0][1].trial_id, view)
@@ -160,7 +160,7 @@ def _by_trial(rows: list[tuple[int, Attempt]]) -> list[list[tuple[int, Attempt]]
 
 def _peaks_view(store: Store, trial_ids: Sequence[int]) -> Callable[[list[tuple[int, Attempt]]], PeaksView]:
     """The function that makes the view of the attempts of one of these trials."""
-    states = store.trial_states(trial_ids)
+    states = store.trials.states(trial_ids)
 
     def view(group: list[tuple[int, Attempt]]) -> PeaksView:
         (number, first), *_ = group
@@ -172,11 +172,13 @@ def _peaks_view(store: Store, trial_ids: Sequence[int]) -> Callable[[list[tuple[
 @router.get("/studies/{study_id}/trials/{number}", responses=problems(404))
 def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail:
     """Get one trial with all its attempts, and the plans that were compared for it."""
-    event_id = store.last_event_id()
-    trial = store.trial_by_number(study_id, number)
-    objectives = Objectives.of_spec(store.study(study_id).spec)
-    metrics = store.counted_metrics([trial.id]).get(trial.id, {})
-    return trial_detail(trial, objectives, metrics, store.attempts(trial.id), store.options(trial.id), event_id)
+    event_id = store.events.last_id()
+    trial = store.trials.numbered(study_id, number)
+    objectives = Objectives.of_spec(store.studies.get(study_id).spec)
+    metrics = store.reports.counted_metrics([trial.id]).get(trial.id, {})
+    return trial_detail(
+        trial, objectives, metrics, store.attempts.of_trial(trial.id), store.trials.options(trial.id), event_id
+    )
 
 
 @router.get("/studies/{study_id}/trials/{number}/timeline", responses=problems(404))
@@ -186,8 +188,8 @@ def get_timeline(study_id: StudyId, number: Number, store: TheStore) -> Timeline
     It is also null for trials that were planned before ScaMP recorded what it takes, and where the trial was begun
     with a wider plan than the one that was simulated.
     """
-    trial = store.trial_by_number(study_id, number)
-    pipeline = store.pipeline(trial.id)
+    trial = store.trials.numbered(study_id, number)
+    pipeline = store.trials.pipeline(trial.id)
     return timeline_view(pipeline) if pipeline and pipeline.step.plan == trial.plan else None
 
 
@@ -202,8 +204,8 @@ def list_metrics(
     limit: Annotated[Whole, Query(ge=1, le=10_000)] = 1000,
 ) -> Page[MetricView]:
     """List the metrics of a trial, by step. If a resumed attempt repeats a step, the newest attempt counts."""
-    trial = store.trial_by_number(study_id, number)
-    metrics = store.metrics(trial.id, after=after, limit=limit + 1)
+    trial = store.trials.numbered(study_id, number)
+    metrics = store.reports.metrics(trial.id, after=after, limit=limit + 1)
     return page_of(request, response, metrics, limit, lambda metric: metric.step, metric_view)
 
 
@@ -220,8 +222,8 @@ def list_logs(
     limit: Annotated[Whole, Query(ge=1, le=10_000)] = 1000,
 ) -> Page[LogLineView]:
     """List the lines that the ranks of a trial printed, in the order of their arrival."""
-    trial = store.trial_by_number(study_id, number)
+    trial = store.trials.numbered(study_id, number)
     if after == -1:
-        return Page(items=[log_view(row) for row in store.logs(trial.id, after=-1, limit=limit)])
-    logs = store.logs(trial.id, after=after, limit=limit + 1)
+        return Page(items=[log_view(row) for row in store.reports.logs(trial.id, after=-1, limit=limit)])
+    logs = store.reports.logs(trial.id, after=after, limit=limit + 1)
     return page_of(request, response, logs, limit, lambda row: row[0], log_view)

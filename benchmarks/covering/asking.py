@@ -66,7 +66,7 @@ class _Code:
     def __init__(self, code: bytes) -> None:
         self._code = code
 
-    def blob(self, sha256: str) -> bytes:
+    def get(self, sha256: str) -> bytes:
         return self._code
 
 

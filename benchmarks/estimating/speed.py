@@ -40,7 +40,7 @@ NUM_CACHED = 1000
 
 
 class _NoCode:
-    def blob(self, sha256: str) -> bytes:
+    def get(self, sha256: str) -> bytes:
         raise KeyError(sha256)
 
 

@@ -87,20 +87,22 @@ class Served:
         store = Store(self._service.settings.url)
         try:
             warm: Mapping[int, int] = {}
-            while store.study(study_id).state in LIVE_STUDIES:
+            while store.studies.get(study_id).state in LIVE_STUDIES:
                 self._wait(0.5, deadline)
                 if (
                     not warm
-                    and store.trial_counts(study_id).get(TrialState.COMPLETED, 0) > spec["budget"]["trials"] / 10
+                    and store.counts.states(study_id).get(TrialState.COMPLETED, 0) > spec["budget"]["trials"] / 10
                 ):
                     warm = self._processor.resident()
             after = self._processor.resident()
             growth = max((after[pid] / warm[pid] - 1 for pid in warm.keys() & after.keys()), default=0.0)
             used = {kind: n - before.get(kind, 0.0) for kind, n in self._processor.seconds().items()}
-            attempts = sorted(store.study_attempts(study_id), key=lambda attempt: attempt.created_at)
+            attempts = sorted(store.attempts.of_study(study_id), key=lambda attempt: attempt.created_at)
             trials = all_trials(store, study_id)
-            reported = {trial.id: max((row.time for row in store.metrics(trial.id)), default=0.0) for trial in trials}
-            return Ran(store.study(study_id), trials, attempts, used, before, reported, growth)
+            reported = {
+                trial.id: max((row.time for row in store.reports.metrics(trial.id)), default=0.0) for trial in trials
+            }
+            return Ran(store.studies.get(study_id), trials, attempts, used, before, reported, growth)
         finally:
             store.close()
 

@@ -175,16 +175,16 @@ def _answers(url: str) -> bool:
 
 def _running(store: Store) -> list[Attempt]:
     """Attempts of ``NUM_RUNNING`` new trials of study 1, all running."""
-    now, first = time.time(), sum(store.trial_counts(1).values())
-    after = store.trials(1, after=0, limit=1)[0].id + first - 1
+    now, first = time.time(), sum(store.counts.states(1).values())
+    after = store.trials.page(1, after=0, limit=1)[0].id + first - 1
     new = [(first + number, {"mib": 10, "ranks": 1, "lr": 0.01}) for number in range(NUM_RUNNING)]
-    store.create_trials(1, new, now=now)
+    store.trials.create(1, new, now=now)
     plan: Sized = sized(Plan(4), 90, 86 * MIB)
     attempts = []
-    for trial in store.trials(1, after=after):
-        assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=now, sized=plan, reason="fits")
+    for trial in store.trials.page(1, after=after):
+        assert store.trials.move(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=now, sized=plan, reason="fits")
         attempt = new_attempt(trial.id, token="t", reserved_mib=90, predicted_bytes=86 * MIB, now=now)
-        assert store.begin_attempt(attempt) and store.report_started(trial.id, 1, "t", now=now)
+        assert store.attempts.begin(attempt) and store.reports.start(trial.id, 1, "t", now=now)
         attempts.append(attempt)
     return attempts
 
@@ -200,7 +200,7 @@ def _reporting(store: Store, attempts: Sequence[Attempt]) -> Iterator[None]:
             attempt = attempts[number % len(attempts)]
             step = 1 + number // len(attempts)
             metric = Metric(attempt.trial_id, 1, step, step, {"score": 1 - 1 / (1 + step)}, time.time())
-            assert store.report(
+            assert store.reports.add(
                 Report(
                     attempt.trial_id,
                     1,

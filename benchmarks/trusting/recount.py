@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from scamp_service.model import Attempt
 from scamp_service.store import queries as sql
 from scamp_service.store import schema
-from scamp_service.store.rows import select_trials, trial_of
+from scamp_service.store.rows import select_trials, trial_of, values_of
 from scamp_service.store.tallies import measure_trial, tally_study
 
 
@@ -18,8 +18,9 @@ def recount(connection: sa.Connection) -> None:
     """Write the tallies and what was measured for every study. Both tables must be empty."""
     for study_id in connection.execute(sa.select(schema.studies.c.id)).scalars().all():
         rows = connection.execute(select_trials().where(schema.trials.c.study_id == study_id)).all()
-        attempts = [Attempt(*row) for row in connection.execute(sql.STUDY_ATTEMPTS, {"study_id": study_id}).all()]
-        counted = tally_study(map(trial_of, rows), attempts)
+        trials = values_of(trial_of, rows)
+        attempts = values_of(Attempt, connection.execute(sql.STUDY_ATTEMPTS, {"study_id": study_id}).all())
+        counted = tally_study(trials, attempts)
         tallies = [{"study_id": study_id, "name": name, "num": num} for name, num in counted.tallies.items()]
         measured = [
             {"trial_id": trial_id, "study_id": study_id, **asdict(measure_trial(trial_attempts))}

@@ -113,7 +113,7 @@ def database(num_ended: int, num_live: int) -> Iterator[tuple[Settings, Store]]:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder))
         store = Store(settings.url)
-        study = store.create_study(_spec(num_ended + num_live), now=1.0)
+        study = store.studies.create(_spec(num_ended + num_live), now=1.0)
         with store._database.write() as connection:
             connection.execute(sa.insert(schema.trials), list(_trials(study.id, num_ended, num_live)))
             for first in range(1, num_ended + 1, 1000):

@@ -180,7 +180,7 @@ def run(
         store, study_id = run_study(settings, spec, code, watch, warnings=warnings)
     summary = study_summary(store, study_id, now=time.time()).to_json()
     rows = [trial_fields(trial, spec.every_objective) for trial in all_trials(store, study_id)]
-    reason = store.study(study_id).reason
+    reason = store.studies.get(study_id).reason
     store.close()
     if not conclude(summary, rows, spec_json, as_json, reason, _command(settings)):
         raise typer.Exit(1)

@@ -74,19 +74,19 @@ class Sink:
 
     def started(self, trial_id: int, attempt: int, token: str) -> bool:
         """Record the start of an attempt; returns whether it may begin. Each rank asks before it trains."""
-        return self._store.report_started(trial_id, attempt, token, now=time.time())
+        return self._store.reports.start(trial_id, attempt, token, now=time.time())
 
     def flush(self, report: Report) -> bool:
         """Store a report; False when the attempt is stale."""
-        return self._store.report(report, now=time.time())
+        return self._store.reports.add(report, now=time.time())
 
     def outcome(self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, phase: str = "") -> bool:
         """Store how an attempt ended, and the phase in which; False when the attempt is stale."""
-        return self._store.report_outcome(trial_id, attempt, token, outcome, detail, now=time.time(), phase=phase)
+        return self._store.reports.end(trial_id, attempt, token, outcome, detail, now=time.time(), phase=phase)
 
     def blob(self, sha256: str) -> bytes:
         """Zip of a study's own code, by its SHA-256. Raises ``NotFound``."""
-        return self._store.blob(sha256)
+        return self._store.blobs.get(sha256)
 
     def lease(self) -> Lease | None:
         """The lease of the controllers, read now. It changes at least every second while one of them leads.
@@ -94,12 +94,12 @@ class Sink:
         Raises ``Unavailable`` while nobody could renew it: an unchanged lease in a database that can only be read does
         not mean that nobody leads.
         """
-        lease, now = self._store.lease(CONTROLLER_LEASE), time.monotonic()
+        lease, now = self._store.leases.get(CONTROLLER_LEASE), time.monotonic()
         seen, since = self._seen
         if lease != seen:
             self._seen = lease, now
         elif now - since > UNCHANGED_SECONDS:
-            self._store.take_lease(PROBE, self._owner, self._store.lease(PROBE), now=time.time())
+            self._store.leases.take(PROBE, self._owner, self._store.leases.get(PROBE), now=time.time())
         return lease
 
     def ping(self) -> SinkStatus:

@@ -81,7 +81,7 @@ class Controller:
         self._new_token = time_and_tokens.new_token
         self._projection = Projection(store)
         self._specs = Specs()
-        self._ran = Ran(store, self._monotonic)
+        self._ran = Ran(store.studies, self._monotonic)
         self._proposing = Proposing(self._projection, proposer)
         self._asked: dict[int, tuple[bool, int]] = {}  # trial → its state when a plan was asked for
         self._params_of_donors: dict[int, Json] = {}  # of the last cycle; they never change
@@ -168,7 +168,7 @@ class Controller:
         Call it before their ranks are killed, because a step, an evaluation or a checkpoint takes them too long.
         """
         why = "its ranks were stopped in order, with the service"
-        for attempt in self._store.open_attempts():
+        for attempt in self._store.attempts.open():
             if attempt.outcome is None:
                 self.apply(effects.MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why))
 
@@ -180,7 +180,7 @@ class Controller:
         gangs = self._executor.gangs()  # gangs, attempts, trials: Snapshot explains this order
         put_off = self._executor.put_off()
         silent |= self._executor.silent()  # a rank that answers while this is read is in one of the three
-        attempts = self._store.open_attempts()
+        attempts = self._store.attempts.open()
         cluster = self._executor.cluster()
         requests = self._proposing.requests()
         live_studies = self._live_studies() if live is None else live
@@ -214,7 +214,7 @@ class Controller:
             held_up=self._sizer.held_up(),
             rungs={i: self._projection.rungs(i, studies[i].objectives, studies[i].stopping.rungs) for i in judged},
             fronts=self._fronts(studies, waiting),
-            checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
+            checkpoints=self._store.attempts.checkpoints(sorted(resumable)) if resumable else {},
             donors=self._donors(trials),
             past=self._projection.family_runs(to_plan),
             refusals=self._refusals.seconds({refusal: self._clock() - refusal.newest_at for refusal in refusals}),
@@ -223,7 +223,7 @@ class Controller:
             ),
             former=self._former(attempts),
             refused=self._no_longer_refused(refusals, self._packing.to_plan_for(cluster).offer),
-            failures=self._store.trial_runs(failed),
+            failures=self._store.attempts.trial_runs(failed),
             mib_seconds=self._mib_seconds() if waiting or running else {},
         )
 
@@ -232,9 +232,9 @@ class Controller:
         mib_seconds: dict[str, float] = {}
         if all(project.mib_hours is None for project in self._packing.projects.values()):
             return mib_seconds
-        for study_id, held in self._store.mib_seconds().items():
+        for study_id, held in self._store.counts.mib_seconds().items():
             if study_id not in self._project_of:
-                self._project_of[study_id] = self._store.project(study_id)
+                self._project_of[study_id] = self._store.studies.project(study_id)
             project = self._project_of[study_id]
             mib_seconds[project] = mib_seconds.get(project, 0.0) + held
         return mib_seconds
@@ -278,7 +278,7 @@ class Controller:
         parents = {parent.trial_id for parent in donors.values()}
         params_of = {key: params for key, params in self._params_of_donors.items() if key in parents}
         if unknown := sorted(parents - params_of.keys()):
-            params_of |= {trial.id: trial.params for trial in self._store.trials_with_ids(unknown)}
+            params_of |= {trial.id: trial.params for trial in self._store.trials.with_ids(unknown)}
         self._params_of_donors = params_of
         return {trial_id: Donor(parent, params_of[parent.trial_id]) for trial_id, parent in donors.items()}
 
@@ -291,27 +291,27 @@ class Controller:
         ]
         former = {}
         for attempt in wrong:
-            earlier = self._store.attempts(attempt.trial_id)[: attempt.attempt - 1]
+            earlier = self._store.attempts.of_trial(attempt.trial_id)[: attempt.attempt - 1]
             if trained := [before for before in earlier if before.timed_steps]:
                 former[attempt.trial_id] = trained[-1]
         return former
 
     def _dated_refusals(self) -> list[Refusals]:
         """INFEASIBLE trials. A new controller believes their dates, and sets those that the clock has yet to reach."""
-        refusals, now = self._store.refusals(), self._clock()
+        refusals, now = self._store.trials.refusals(), self._clock()
         if self._refusals.is_first and any(refusal.newest_at > now for refusal in refusals):
-            self._store.redate_refusals(now=now)
-            return self._store.refusals()
+            self._store.trials.redate_refusals(now=now)
+            return self._store.trials.refusals()
         return refusals
 
     def _no_longer_refused(self, refusals: Sequence[Refusals], offer: Offer) -> list[Trial]:
         outdated = {(refusal.study_id, refusal.offer) for refusal in refusals if offers_more(offer, refusal.offer)}
         return [
-            trial for study_id, before in sorted(outdated) for trial in self._store.refused_trials(study_id, before)
+            trial for study_id, before in sorted(outdated) for trial in self._store.trials.refused(study_id, before)
         ]
 
     def _live_studies(self) -> list[Study]:
-        return [study for study in list(self._store.live_studies()) if self._readable(study)]
+        return [study for study in list(self._store.studies.live()) if self._readable(study)]
 
     def _readable(self, study: Study) -> bool:
         """Whether this version can read the stored spec. If not, the study becomes FAILED, and all others continue."""
@@ -325,15 +325,15 @@ class Controller:
     def _fail(self, study: Study, reason: str) -> None:
         """Cancel the live trials of a study about which nothing can be decided, and end it. Their attempts follow."""
         now, expected = self._clock(), [StudyState.RUNNING, StudyState.STOPPING]
-        for trial in self._store.live_trials():
+        for trial in self._store.trials.live():
             if trial.study_id == study.id:
                 to = TrialState.CANCELLED
-                self._store.move_trial(trial.id, trial.state, trial.attempt, to, now=now, reason=reason)
-        if self._store.move_study(study.id, expected, StudyState.FAILED, reason=reason, now=now):
+                self._store.trials.move(trial.id, trial.state, trial.attempt, to, now=now, reason=reason)
+        if self._store.studies.move(study.id, expected, StudyState.FAILED, reason=reason, now=now):
             log.error("study %s: %s", study.id, reason)
 
     def _rules(self, study: Study, request: ProposalRequest | None) -> StudyRules:
-        tallies = self._store.tallies(study.id)
+        tallies = self._store.counts.tallies(study.id)
         counts = own_states(tallies)
         spec = self._specs.read(study)
         is_running = study.state is StudyState.RUNNING
@@ -352,7 +352,7 @@ class Controller:
     def _used_up(self, study: Study, spec: StudySpec) -> str:
         """Why the study ends before its last trial; empty if it has reached no limit of its budget."""
         ran = replace(study, ran_seconds=self._ran.seconds(study))
-        reached = limit_reached(spec, self._store.used(ran, spec, self._projection.scores, now=self._clock()))
+        reached = limit_reached(spec, self._store.counts.used(ran, spec, self._projection.scores, now=self._clock()))
         return reached.why if reached else ""
 
     def _why_broken(self, study: Study, counts: Mapping[TrialState, int], request: ProposalRequest | None) -> str:
@@ -360,7 +360,7 @@ class Controller:
         if not is_hopeless(counts):
             return why_hung(request) or why_ended(request) or self._our_fault(study)
         failed = counts[TrialState.FAILED]
-        every = self._store.trials(study.id, states=[TrialState.FAILED])
+        every = self._store.trials.page(study.id, states=[TrialState.FAILED])
         first = next(trial for trial in every if trial.origin is not Origin.EXTERNAL)
         return f"its first {failed} trials all failed; trial {first.number}: {first.reason}"
 
@@ -376,7 +376,7 @@ class Controller:
         now = self._clock()
         match effect:
             case effects.MoveTrial(trial, to, reason, changes, sized, waits_for):
-                moved = self._store.move_trial(
+                moved = self._store.trials.move(
                     trial.id,
                     trial.state,
                     trial.attempt,
@@ -391,13 +391,13 @@ class Controller:
                 if moved and (sized or to is not trial.state or is_asked_again):
                     self._forget_sizing([trial.id])
             case effects.Branch(trial, donor, params, step, reason):
-                self._store.branch(trial, donor, params, reason=reason, step=step, now=now)
+                self._store.trials.branch(trial, donor, params, reason=reason, step=step, now=now)
             case effects.MoveAttempt(attempt, to, outcome, detail):
                 key, before = (attempt.trial_id, attempt.attempt), [attempt.state]
-                self._store.move_attempt(*key, before, to, outcome=outcome, detail=detail, now=now)
+                self._store.attempts.move(*key, before, to, outcome=outcome, detail=detail, now=now)
             case effects.Begin(attempt, order):
                 token = self._new_token()
-                if self._store.begin_attempt(replace(attempt, token=token)):
+                if self._store.attempts.begin(replace(attempt, token=token)):
                     self._forget_sizing([attempt.trial_id])
                     self._executor.launch(replace(order, token=token))
             case effects.Launch(order):
@@ -416,14 +416,14 @@ class Controller:
                 numbered = {index: parent for index, parent in enumerate(parents, first_number) if parent is not None}
                 placed = list(enumerate(candidates, first_number))
                 why = dict(enumerate(reasons, first_number))
-                self._store.create_trials(study_id, placed, parents=numbered, reasons=why, now=now)
+                self._store.trials.create(study_id, placed, parents=numbered, reasons=why, now=now)
                 self._proposing.stored(study_id, is_last)  # only now: had this failed, they would be stored again
             case effects.NoteRegret(study_id, regret):
-                self._store.note_regret(study_id, regret, now=now)
+                self._store.studies.note_regret(study_id, regret, now=now)
             case effects.FinishStudy(study_id, to, reason, ends_as):
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
                 self._ran.store_those([study_id])
-                if self._store.move_study(study_id, expected, to, reason=reason, ends_as=ends_as, now=now):
+                if self._store.studies.move(study_id, expected, to, reason=reason, ends_as=ends_as, now=now):
                     log.info("study %s: %s %s", study_id, to, reason)
 
     def _with_value_of_plan(self, changes: TrialChanges, trial: Trial, sized: Sized | None) -> TrialChanges:

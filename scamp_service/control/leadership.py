@@ -21,7 +21,7 @@ from scamp_service.errors import Deposed, Unavailable
 from scamp_service.host import Process
 from scamp_service.lifecycle import CONTROLLER_LEASE
 from scamp_service.model import Lease
-from scamp_service.store.store import Store
+from scamp_service.store.parts.leases import Leases
 
 RENEWALS = 10
 """Times that a leader renews its lease while a standby waits for it to lapse."""
@@ -39,16 +39,16 @@ class Leadership:
 
     def __init__(
         self,
-        store: Store,
+        leases: Leases,
         seconds: float,
         *,
         holder: str = "",
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] | None = None,
+        wall_clock: Callable[[], float],
         is_gone: Callable[[str], bool] | None = None,
     ) -> None:
         self.holder = holder or own_name()
-        self._store, self._seconds, self._clock, self._wall_clock = store, seconds, clock, wall_clock or store.now
+        self._leases, self._seconds, self._clock, self._wall_clock = leases, seconds, clock, wall_clock
         self._is_gone = is_gone or process_is_gone
         self._lock = threading.Lock()
         self._lease: Lease | None = None
@@ -66,7 +66,7 @@ class Leadership:
             if self._lease is None:
                 self._stand_by(now)
             elif now - self._renewed >= self._seconds / RENEWALS:
-                self._lease = self._store.renew_lease(CONTROLLER_LEASE, self._lease, now=self._wall_clock())
+                self._lease = self._leases.renew(CONTROLLER_LEASE, self._lease, now=self._wall_clock())
                 self._renewed = now
             return self._lease
 
@@ -88,7 +88,7 @@ class Leadership:
         """Release the lease, so that another controller can take it at once."""
         with self._lock:
             if self._lease is not None:
-                self._store.release_lease(CONTROLLER_LEASE, self._lease)
+                self._leases.release(CONTROLLER_LEASE, self._lease)
             self._lease = None
 
     def let_another(self) -> None:
@@ -99,12 +99,12 @@ class Leadership:
     def _stand_by(self, now: float) -> None:
         if now < self._waits_until:
             return
-        seen = self._store.lease(CONTROLLER_LEASE)
+        seen = self._leases.get(CONTROLLER_LEASE)
         if self._seen is None or self._seen[0] != seen:
             self._seen = seen, now
         silent = now - self._seen[1]
         if seen is None or not seen.holder or silent >= self._seconds or self._is_gone(seen.holder):
-            self._lease = self._store.take_lease(CONTROLLER_LEASE, self.holder, seen, now=self._wall_clock())
+            self._lease = self._leases.take(CONTROLLER_LEASE, self.holder, seen, now=self._wall_clock())
             self._renewed = now
 
 

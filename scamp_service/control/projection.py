@@ -15,7 +15,7 @@ from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, TrialState
 from scamp_service.limits import Scores
 from scamp_service.model import Attempt, Trial
-from scamp_service.store.reads import Reads
+from scamp_service.store.store import Store
 from scamp_service.study.objectives import Objectives, Values
 
 EVENTS_AT_ONCE = 1000
@@ -26,7 +26,7 @@ class Projection:
     runs of a family. An error while it reads leaves it as it was.
     """
 
-    def __init__(self, store: Reads) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._last_event = -1  # nothing was read yet
         self._open: frozenset[int] = frozenset()  # trials with an attempt that was open in the last cycle
@@ -43,11 +43,11 @@ class Projection:
         """All live trials by id, as they are now. ``attempts`` are the open ones, read before."""
         is_open = frozenset(attempt.trial_id for attempt in attempts)
         if self._last_event < 0:
-            last_event = self._store.last_event_id()  # first: what changes while the rest is read is read again
-            changed = self._store.live_trials()
+            last_event = self._store.events.last_id()  # first: what changes while the rest is read is read again
+            changed = self._store.trials.live()
         else:
             last_event, trial_ids = self._events()
-            changed = self._store.trials_with_ids(sorted(trial_ids | is_open | self._open))
+            changed = self._store.trials.with_ids(sorted(trial_ids | is_open | self._open))
         self._last_event, self._open = last_event, is_open
         back = {trial.id for trial in changed if _is_live(trial)} - self._live.keys()
         newest = max(self._live, default=0)
@@ -64,7 +64,7 @@ class Projection:
         """
         if study_id not in self._changed:
             trials: list[Trial] = []
-            while page := self._store.trials(study_id, after=trials[-1].id if trials else 0):
+            while page := self._store.trials.page(study_id, after=trials[-1].id if trials else 0):
                 trials += page
             self._changed[study_id] = {}
             return trials
@@ -90,9 +90,9 @@ class Projection:
         for number in (unread or {}).values():  # a trial may have begun anew
             for rung in rungs.values():
                 rung.forget(number)
-        rung_values = self._store.rungs(study_id, objectives.measured, steps, trial_ids=unread)
+        rung_values = self._store.reports.rungs(study_id, objectives.measured, steps, trial_ids=unread)
         if len(objectives.measured) < len(objectives.items):
-            predicted = {score.number: score.quantities for score in self._store.scores(study_id, unread)}
+            predicted = {score.number: score.quantities for score in self._store.trials.scores(study_id, unread)}
         else:
             predicted = {}
         self._unread[study_id] = {}
@@ -106,7 +106,7 @@ class Projection:
     def scores(self, study_id: int, objectives: Objectives) -> Scores:
         """Trial → its state and the value of each objective, for those of the study with a value of all."""
         if study_id not in self._scores:
-            self._scores[study_id] = objectives, self._store.complete_scores(study_id, objectives)
+            self._scores[study_id] = objectives, self._store.trials.complete_scores(study_id, objectives)
         return self._scores[study_id][1]
 
     def family_runs(self, families: Iterable[str]) -> dict[str, Sequence[PastAttempt]]:
@@ -114,13 +114,13 @@ class Projection:
         families = sorted(families)
         for family in families:
             if family not in self._runs:
-                self._runs[family] = self._store.family_runs(family, WINDOW_TRIALS)
+                self._runs[family] = self._store.attempts.family_runs(family, WINDOW_TRIALS)
         return {family: self._runs[family] for family in families}
 
     def _events(self) -> tuple[int, set[int]]:
         """Id of the newest event, and the trials that the events since the last cycle name."""
         last, study_ids = self._last_event, set[int]()
-        while page := self._store.changed_since(last, limit=EVENTS_AT_ONCE):
+        while page := self._store.events.changed_since(last, limit=EVENTS_AT_ONCE):
             last = page[-1][0]
             study_ids |= {trial_id for _, trial_id in page if trial_id is not None}
         return last, study_ids

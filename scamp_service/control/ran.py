@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Container
 
 from scamp_service.model import Study
-from scamp_service.store.store import Store
+from scamp_service.store.parts.studies import Studies
 
 STORE_SECONDS = 10.0
 
@@ -17,8 +17,8 @@ STORE_SECONDS = 10.0
 class Ran:
     """Seconds that each live study has run. ``monotonic`` gives seconds."""
 
-    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
-        self._store, self._monotonic = store, monotonic
+    def __init__(self, studies: Studies, monotonic: Callable[[], float]) -> None:
+        self._studies, self._monotonic = studies, monotonic
         self._began: dict[int, float] = {}  # study → when it would have begun, had it run without a pause since
         self._stored_at = -math.inf
 
@@ -36,7 +36,7 @@ class Ran:
     def store_those(self, study_ids: list[int]) -> None:
         """Store the seconds of these studies."""
         now = self._monotonic()
-        self._store.note_ran(
+        self._studies.note_ran(
             {study_id: now - self._began[study_id] for study_id in study_ids if study_id in self._began}
         )
 

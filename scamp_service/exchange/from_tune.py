@@ -21,7 +21,7 @@ from scamp_service.exchange.conversions import space_of_distributions
 from scamp_service.exchange.imported import Imported
 from scamp_service.exchange.optuna_space import label_of
 from scamp_service.lifecycle import TrialState
-from scamp_service.store.writes.external import RUN_BY_OTHERS, NewTrial
+from scamp_service.store.parts.external import RUN_BY_OTHERS, NewTrial
 from scamp_service.study.values import is_number, key_of
 
 _STATES = {"TERMINATED": TrialState.COMPLETED, "ERROR": TrialState.FAILED}

@@ -19,8 +19,8 @@ from optuna.trial import TrialState as OptunaState
 
 from scamp_service.exchange.optuna_space import OptunaSpace
 from scamp_service.lifecycle import TrialState
+from scamp_service.store.parts.external import OptunaTrialRow
 from scamp_service.store.store import Store
-from scamp_service.store.writes.external import OptunaTrialRow
 from scamp_service.study.objectives import Objectives
 
 TO_OPTUNA: Mapping[TrialState, OptunaState] = {
@@ -55,7 +55,7 @@ class Freezer:
         stored = self._store.external
         reports, attributes = stored.reports(external), stored.trial_attributes(external)
         values, metric = self._values(seen), self._objectives.leading.metric
-        curves = self._store.curves([row.id for row in seen if row.searched is None and row.step])
+        curves = self._store.reports.curves([row.id for row in seen if row.searched is None and row.step])
         trials = []
         for trial in seen:
             if trial.searched is not None:
@@ -82,7 +82,7 @@ class Freezer:
             return {row.id: [row.value] for row in own_rows if row.value is not None and not math.isnan(row.value)}
         scored = [
             (score.id, self._objectives.values_of(score))
-            for score in self._store.scores(trial_ids=[o.id for o in own_rows])
+            for score in self._store.trials.scores(trial_ids=[o.id for o in own_rows])
         ]
         return {trial_id: list(values) for trial_id, values in scored if values is not None}
 

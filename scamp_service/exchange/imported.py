@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scamp_service.store.parts.external import METRIC, NewTrial, finite
 from scamp_service.store.store import Store
-from scamp_service.store.writes.external import METRIC, NewTrial, finite
 from scamp_service.study.objectives import named_by_place
 
 AT_ONCE = 500

@@ -8,7 +8,7 @@ from optuna.distributions import distribution_to_json
 from optuna.trial import FrozenTrial
 
 from scamp_service.exchange.frozen_trials import FROM_OPTUNA
-from scamp_service.store.writes.external import NewTrial
+from scamp_service.store.parts.external import NewTrial
 
 
 def new_trial_of(trial: FrozenTrial) -> NewTrial:

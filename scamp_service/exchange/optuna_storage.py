@@ -34,8 +34,8 @@ from scamp_service.exchange.new_trials import new_trial_of
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
 from scamp_service.settings import Settings
+from scamp_service.store.parts.external import METRIC, Changes, NewTrial
 from scamp_service.store.store import Store
-from scamp_service.store.writes.external import METRIC, Changes, NewTrial
 from scamp_service.study.objectives import Objectives
 
 WRITE_SECONDS = 0.05
@@ -105,7 +105,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
         """Delete a study that has ended or is of other programs. Raises ``Conflict`` while ScaMP runs it."""
         with _as_optuna():
             self._external.study_state(study_id)
-        self._store.delete_study(study_id, now=time.time())
+        self._store.requests.delete(study_id, now=time.time())
         with self._lock:
             self._known.pop(study_id, None)
             self._places = {trial: place for trial, place in self._places.items() if place[0] != study_id}
@@ -322,7 +322,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
 
     def _study(self, study_id: int) -> Study:
         with _as_optuna():
-            return self._store.study(study_id)
+            return self._store.studies.get(study_id)
 
     def _place(self, trial_id: int) -> tuple[int, int]:
         if trial_id not in self._places:

@@ -111,14 +111,14 @@ def run_study(
         keep_private(settings)
         remove_forgotten()
         store = Store(settings.url)
-        sha = store.put_blob(code) if code else None
-        study = store.create_study(spec.to_json(), code=sha, warnings=warnings, now=time.time())
+        sha = store.blobs.put(code) if code else None
+        study = store.studies.create(spec.to_json(), code=sha, warnings=warnings, now=time.time())
         ray, starting = (None, None) if settings.ray_address else _start_ray(settings, stack)
         news = News()
         tick = stack.enter_context(controlling(settings, store, news=news, starting=starting))
         interrupts = _Interrupts(store, study.id)
         redrawn = 0.0
-        while store.study(study.id).state in LIVE_STUDIES or store.open_attempts():
+        while store.studies.get(study.id).state in LIVE_STUDIES or store.attempts.open():
             tick()
             if ray is not None and ray.address and not ray.alive():
                 _leave(stack)
@@ -160,9 +160,9 @@ class _Interrupts:
         if not self._arrived.is_set():
             return False
         self._arrived.clear()
-        if self._store.study(self._study_id).state is StudyState.STOPPING:
+        if self._store.studies.get(self._study_id).state is StudyState.STOPPING:
             return True
-        self._store.move_study(
+        self._store.studies.move(
             self._study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="interrupted", now=time.time()
         )
         return False
@@ -217,7 +217,7 @@ def controlling(
     with ExitStack() as stack:
         # Created first, so that it warms up while Ray starts.
         sizer = ProcessSizer(
-            store,
+            store.blobs,
             settings.data_dir / "profiles",
             kind_of=partial(device_kind_of, settings.data_dir),
             kinds_of=partial(device_kinds_of, settings.data_dir),
@@ -232,7 +232,7 @@ def controlling(
         if not settings.ray_address:
             settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir, starting)})
         remover = Remover()
-        leadership = Leadership(store, settings.lease_seconds)
+        leadership = Leadership(store.leases, settings.lease_seconds, wall_clock=store.now)
         stack.callback(leadership.resign)
         keeper = stack.enter_context(Keeper(leadership, settings.lease_seconds))
         election = LeaderElection(
@@ -274,7 +274,7 @@ class _Leader:
             Term(store.identity(), lease.term, leadership.is_certain),
             has_news=news.tell,
         )
-        self._proxies = ProxyValues(store, settings.data_dir / "profiles")
+        self._proxies = ProxyValues(store.blobs, settings.data_dir / "profiles")
         self._proposer = ThreadProposer(
             code_of=partial(_code_of, store),
             earlier_of=partial(earlier_of, store),
@@ -347,7 +347,7 @@ class _Leader:
             self._recorded = time.monotonic()
             controller = replace(self._process, errors=self._errors.recent)
             state = replace(self._executor.describe(), speed=self._speed(), controller=controller)
-            self._store.record_cluster(state, now=time.time())
+            self._store.cluster.record(state, now=time.time())
 
     def close(self) -> None:
         self._end_measurement()
@@ -367,7 +367,7 @@ class _Leader:
 
 def _known_errors(store: Store) -> Sequence[ContainedError]:
     """The errors that the controller before this one has recorded."""
-    recorded = store.cluster()
+    recorded = store.cluster.recorded()
     return recorded[0].controller.errors if recorded and recorded[0].controller else ()
 
 
@@ -401,11 +401,11 @@ def _scores_of(
 ) -> Sequence[float | None]:
     """The proxy of a study's filter for each candidate."""
     assert spec.search.filter is not None
-    code = store.study(study_id).code
+    code = store.studies.get(study_id).code
     return proxies.values(spec.search.filter.proxy, spec.workload, code, candidates, spec.search.seed)
 
 
 def _code_of(store: Store, study_id: int) -> bytes | None:
     """The zip of the user's files of a study; None for one without."""
-    sha256 = store.study(study_id).code
-    return None if sha256 is None else store.blob(sha256)
+    sha256 = store.studies.get(study_id).code
+    return None if sha256 is None else store.blobs.get(sha256)

@@ -31,7 +31,7 @@ def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Observa
 def _earlier_study(store: Store, study_id: int, name_or_id: str | int) -> Study | None:
     """The newest study before this one with the name or id ``name_or_id``."""
     before = study_id
-    while page := store.studies(after=before, newest_first=True):
+    while page := store.studies.page(after=before, newest_first=True):
         for study in page:
             if name_or_id in (study.id, study.name):
                 return study

@@ -131,7 +131,7 @@ class Sweeper:
 
     def _checkpoints_of(self, study_id: int) -> Iterator[None]:
         return self._remove(
-            [trial_folder(self._settings.checkpoints, trial.id) for trial in self._store.history(study_id)]
+            [trial_folder(self._settings.checkpoints, trial.id) for trial in self._store.trials.history(study_id)]
         )
 
     def _traces(self, before: float) -> Iterator[None]:

@@ -17,7 +17,7 @@ from scamp_service.lifecycle import Outcome
 from scamp_service.model import Metric, Report
 from scamp_service.simulation.outcome import Span
 from scamp_service.simulation.overheads import VirtualRanks
-from scamp_service.store.store import Store
+from scamp_service.store.parts.reports import Reports
 from workloads.options import uses_adascale
 
 MetricsAt = Callable[[Order, int], Mapping[str, float]]
@@ -66,8 +66,8 @@ class VirtualExecutor:
     """Gangs on ``cluster``, from ``launch`` to their end. Trials report each ``report_every`` steps, and keep a
     checkpoint."""
 
-    def __init__(self, store: Store, cluster: Cluster, progress: Progress, trainings: Trainings) -> None:
-        self._store, self._cluster, self._trainings = store, cluster, trainings
+    def __init__(self, reports: Reports, cluster: Cluster, progress: Progress, trainings: Trainings) -> None:
+        self._reports, self._cluster, self._trainings = reports, cluster, trainings
         self._progress = progress
         self._ranks = VirtualRanks(cluster, SPARE_SECONDS)
         self._gangs: dict[str, _Gang] = {}
@@ -151,7 +151,7 @@ class VirtualExecutor:
     def _train(self, gang: _Gang, now: float) -> None:
         order = gang.order
         self._progress.start(order.key, order.devices, gang.left_at(gang.first) + gang.starting_seconds)
-        self._store.report_started(order.trial_id, order.attempt, order.token, now=now)
+        self._reports.start(order.trial_id, order.attempt, order.token, now=now)
         gang.trains = True
 
     def _report(self, gang: _Gang, now: float) -> None:
@@ -159,7 +159,7 @@ class VirtualExecutor:
         attempt_key = order.trial_id, order.attempt, order.token
         gang.seq += 1
         reported = min(step, order.steps)
-        self._store.report(
+        self._reports.add(
             Report(
                 *attempt_key,
                 metrics=[
@@ -179,7 +179,7 @@ class VirtualExecutor:
         if step < gang.until:
             gang.next_step = min(gang.until, step + order.report_every)
             return
-        self._store.report_outcome(*attempt_key, Outcome.DONE, "", now=now)
+        self._reports.end(*attempt_key, Outcome.DONE, "", now=now)
         self._end(order.key, "done")
 
     def _end(self, key: str, ending: str) -> None:

@@ -68,17 +68,17 @@ class Forecast:
 
 def recorded_cluster(store: Store) -> Cluster:
     """The devices that the controller has recorded, without those on which nothing may be placed now."""
-    recorded = store.cluster()
+    recorded = store.cluster.recorded()
     devices = recorded[0].devices if recorded else ()
     return Cluster(tuple(row.device for row in devices if not row.closed))
 
 
 def load_of(store: Store, *, now: float) -> Load:
     """The work of the live studies: open attempts, waiting trials, and trials that are not proposed yet."""
-    live = list(store.live_studies())
+    live = list(store.studies.live())
     budgets = {study.id: _budget(study) for study in live}
-    trials = [trial for trial in store.live_trials() if trial.study_id in budgets]
-    attempts = {attempt.trial_id: attempt for attempt in store.open_attempts()}
+    trials = [trial for trial in store.trials.live() if trial.study_id in budgets]
+    attempts = {attempt.trial_id: attempt for attempt in store.attempts.open()}
     seconds = {trial.id: _seconds(budgets[trial.study_id], trial, attempts.get(trial.id), now) for trial in trials}
     typical = _typical_shapes(trials, budgets, seconds)
     for trial in trials:
@@ -312,9 +312,9 @@ def _step_seconds(budget: Budget, trial: Trial, attempt: Attempt | None, now: fl
 
 def _num_to_come(store: Store, study_id: int, budget: Budget) -> int:
     """Trials that a running study will still propose, as far as its budget says."""
-    if store.study(study_id).state is not StudyState.RUNNING:
+    if store.studies.get(study_id).state is not StudyState.RUNNING:
         return 0
-    return max(0, budget.trials - sum(store.trial_counts(study_id).values()))
+    return max(0, budget.trials - sum(store.counts.states(study_id).values()))
 
 
 def _budget(study: Study) -> Budget:

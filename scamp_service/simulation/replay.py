@@ -100,7 +100,7 @@ def _replay(studies: Sequence[Submitted], named_cluster: NamedCluster, options: 
         progress = Progress(domains_of(named_cluster.cluster, cores, sharing_gain=options.sharing_gain))
         traces = VirtualTraces(progress, named_cluster.cluster, options.trace_seconds)
         processes = ProcessSizer(
-            store, options.cache_dir, kind_of=lambda _: kind, kinds_of=lambda _: kinds, has_news=news.set
+            store.blobs, options.cache_dir, kind_of=lambda _: kind, kinds_of=lambda _: kinds, has_news=news.set
         )
         sizer = _Sizer(processes, traces)
         stack.callback(sizer.close)
@@ -177,7 +177,7 @@ class _Replay:
         fastest = self.named_cluster.fastest
         self.slow = {name: _slow_down(kind, fastest) for name, kind in self.named_cluster.kinds.items()}
         self.executor = VirtualExecutor(
-            self.store,
+            self.store.reports,
             self.named_cluster.cluster,
             self.progress,
             Trainings(
@@ -230,8 +230,8 @@ class _Replay:
             spec = simulated_spec(submitted.spec, early_stopping=self.options.early_stopping)
             if spec.budget.epochs is not None and self.options.epoch_steps is None:
                 raise InvalidInput(f"{spec.name} counts in epochs: say how many steps one has (--epoch-steps)")
-            code = self.store.put_blob(submitted.code) if submitted.code else None
-            study = self.store.create_study(spec.to_json(), code=code, now=self.now)
+            code = self.store.blobs.put(submitted.code) if submitted.code else None
+            study = self.store.studies.create(spec.to_json(), code=code, now=self.now)
             self.objectives[study.id] = spec.every_objective
             self.in_epochs[study.id] = spec.budget.epochs is not None
 
@@ -257,14 +257,16 @@ class _Replay:
 
     @property
     def has_ended(self) -> bool:
-        return not self.store.open_attempts() and not any(study.state in LIVE_STUDIES for study in self.store.studies())
+        return not self.store.attempts.open() and not any(
+            study.state in LIVE_STUDIES for study in self.store.studies.page()
+        )
 
     def note_waits(self, seconds: float) -> None:
         """Count what every waiting trial waits for until the next event."""
         if seconds <= 0:
             return
-        trials = self.store.live_trials()
-        ledger = ledger_of(self.named_cluster.cluster, self.store.open_attempts(), self.options.max_gangs_per_device)
+        trials = self.store.trials.live()
+        ledger = ledger_of(self.named_cluster.cluster, self.store.attempts.open(), self.options.max_gangs_per_device)
         queue = [
             Queued(f"{trial.id}", (trial.sized.demand,), trial.passed_over, trial.id, trial.study_id)
             for trial in trials
@@ -281,7 +283,7 @@ class _Replay:
         """Seconds of a step, or of an epoch, of an order alone on its devices."""
         if (measured := self.options.measured.get((order.number, str(order.plan)))) is not None:
             return measured
-        choice = self.store.attempts(order.trial_id)[order.attempt - 1].choice
+        choice = self.store.attempts.of_trial(order.trial_id)[order.attempt - 1].choice
         if choice.step_seconds is None:
             raise InvalidInput("the seconds of a step cannot be predicted on these devices")
         unit_steps = (self.options.epoch_steps or 1) if order.in_epochs else 1
@@ -293,7 +295,7 @@ class _Replay:
         return drawn_values(self.objectives[order.study_id], self.options.seed, order.number, progress)
 
     def result(self, why_unfinished: str) -> Simulated:
-        trials = [trial for study in self.store.studies() for trial in _trials(self.store, study.id)]
+        trials = [trial for study in self.store.studies.page() for trial in _trials(self.store, study.id)]
         wrong = (TrialState.FAILED, TrialState.INFEASIBLE)
         return Simulated(
             self.named_cluster.cluster,
@@ -349,11 +351,11 @@ def _slow_down(kind: DeviceKind, fastest: DeviceKind) -> float:
 
 def _trials(store: Store, study_id: int) -> Iterator[Trial]:
     after = 0
-    while page := store.trials(study_id, after=after):
+    while page := store.trials.page(study_id, after=after):
         yield from page
         after = page[-1].id
 
 
 def _code_of(store: Store, study_id: int) -> bytes | None:
-    code = store.study(study_id).code
-    return store.blob(code) if code else None
+    code = store.studies.get(study_id).code
+    return store.blobs.get(code) if code else None

@@ -19,8 +19,8 @@ SECONDS = 15
 class ProxyValues:
     """Computes proxies, one candidate after another. Any thread may ask; its process starts on first use."""
 
-    def __init__(self, store: Blobs, cache_dir: Path) -> None:
-        self._tracer = Tracer(store, cache_dir, SECONDS)
+    def __init__(self, blobs: Blobs, cache_dir: Path) -> None:
+        self._tracer = Tracer(blobs, cache_dir, SECONDS)
         self._pool = TracePool(1)
 
     def values(

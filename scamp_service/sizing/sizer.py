@@ -96,7 +96,7 @@ class ProcessSizer:
 
     def __init__(
         self,
-        store: Blobs,
+        blobs: Blobs,
         cache_dir: Path,
         workers: int = WORKERS,
         *,
@@ -113,7 +113,7 @@ class ProcessSizer:
         """
         self._planner, self._has_news, self._start_seconds = planner or StudyPlanner(), has_news, start_seconds
         self._kind_of, self._kinds_of = kind_of, kinds_of
-        self._tracers = [Tracer(store, cache_dir, TRACE_SECONDS, on_cuda=on_cuda) for on_cuda in (False, True)]
+        self._tracers = [Tracer(blobs, cache_dir, TRACE_SECONDS, on_cuda=on_cuda) for on_cuda in (False, True)]
         self._changed = threading.Condition()
         self._turns = _Turns()
         self._in_progress: dict[TraceProcess, tuple[_Job, float]] = {}  # with the time since when

@@ -1,1 +1,1 @@
-"""The study database: schema, migrations, writes, reads and summaries."""
+"""The study database: schema, migrations, its parts, and summaries."""

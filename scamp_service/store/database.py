@@ -10,7 +10,8 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -96,6 +97,15 @@ class Database:
             else:
                 with self._reader.connect() as connection:
                     yield connection
+
+    def rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
+        """The rows of a statement with these parameters."""
+        with self.read() as connection:
+            return connection.execute(statement, values).all()
+
+    def now(self) -> float:
+        """Seconds since the epoch by the one clock of all hosts: that of PostgreSQL. SQLite is on one host anyway."""
+        return time.time() if self.sqlite else float(self.rows(_CLOCK)[0].now)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -277,6 +287,7 @@ _PATIENCE = {
 }
 """Options of connections to PostgreSQL, unless its URL has others: seconds, and milliseconds for the last."""
 
+_CLOCK = sa.select(sa.extract("epoch", sa.func.clock_timestamp()).label("now"))
 _TAKE_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
 
 _ADVICE = (

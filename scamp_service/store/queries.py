@@ -1,4 +1,4 @@
-"""The statements that ``reads`` runs. They are built once, so that SQLAlchemy compiles each only once."""
+"""The statements with which the store reads. They are built once, so that SQLAlchemy compiles each only once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ OPTIONS = select(schema.comparisons.c.options).where(schema.comparisons.c.trial_
 _is_refused = sa.and_(_trials.c.state == TrialState.INFEASIBLE, _trials.c.offer.is_not(None))
 REFUSALS = (
     select(
-        _trials.c.study_id, _trials.c.offer, _trials.c.once_fit, func.max(_trials.c.finished_at, type_=schema.Real())
+        _trials.c.study_id,
+        _trials.c.offer,
+        _trials.c.once_fit,
+        func.max(_trials.c.finished_at, type_=schema.Real()).label("newest_at"),
     )
     .join(schema.studies, schema.studies.c.id == _trials.c.study_id)
     .where(schema.studies.c.state == StudyState.RUNNING, _is_refused)
@@ -161,6 +164,7 @@ CHECKPOINTS = (
     .group_by(_attempts.c.trial_id)
 )
 
+_values_text = sa.type_coerce(_metrics.c["values"], sa.Text).label("text")
 CURVE = (
     select_fields(_metrics, Metric)
     .where(_metrics.c.trial_id == bindparam("trial_id"), _metrics.c.step > bindparam("after"))
@@ -173,12 +177,12 @@ CURVE_LENGTHS = (
     .group_by(_metrics.c.trial_id)
 )
 CURVES = (
-    select(_metrics.c.trial_id, _metrics.c.step, _metrics.c.attempt, sa.type_coerce(_metrics.c["values"], sa.Text))
+    select(_metrics.c.trial_id, _metrics.c.step, _metrics.c.attempt, _values_text)
     .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
     .order_by(_metrics.c.trial_id, _metrics.c.step, _metrics.c.attempt, _metrics.c.seq)
 )
 COUNTED_METRICS = (
-    select(_metrics.c.trial_id, sa.type_coerce(_metrics.c["values"], sa.Text))
+    select(_metrics.c.trial_id, _values_text)
     .join(_trials, _trials.c.id == _metrics.c.trial_id)
     .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
     .where(_metrics.c.step == func.coalesce(_trials.c.best_step, _trials.c.step))
@@ -195,22 +199,16 @@ SPEC_OF_TRIAL = (
     .join(_trials, _trials.c.study_id == schema.studies.c.id)
     .where(_trials.c.id == bindparam("id"))
 )
-RUNGS = (
-    select(_trials.c.number, _metrics.c.step, _metrics.c["values"])
+_rungs = (
+    select(_trials.c.number, _metrics.c.step, _metrics.c["values"].label("metrics"))
     .join(_trials, _trials.c.id == _metrics.c.trial_id)
-    .where(_trials.c.study_id == bindparam("study_id"), _metrics.c.step.in_(bindparam("steps", expanding=True)))
-    .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
-)
-
-RUNGS_OF_TRIALS = (
-    select(_trials.c.number, _metrics.c.step, _metrics.c["values"])
-    .join(_trials, _trials.c.id == _metrics.c.trial_id)
-    .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
     .where(_metrics.c.step.in_(bindparam("steps", expanding=True)))
     .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
 )
+RUNGS = _rungs.where(_trials.c.study_id == bindparam("study_id"))
+RUNGS_OF_TRIALS = _rungs.where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
 
-_logs_of_trial = select_fields(schema.logs, LogLine).add_columns(schema.logs.c.id)
+_logs_of_trial = select_fields(schema.logs, LogLine).add_columns(schema.logs.c.id.label("row_id"))
 _logs_of_trial = _logs_of_trial.where(schema.logs.c.trial_id == bindparam("trial_id"))
 LOGS = _logs_of_trial.where(schema.logs.c.id > bindparam("after")).order_by(schema.logs.c.id).limit(bindparam("limit"))
 LAST_LOGS = _logs_of_trial.order_by(schema.logs.c.id.desc()).limit(bindparam("limit"))
@@ -227,8 +225,6 @@ CLUSTER = select(schema.cluster.c.state, schema.cluster.c.confirmed_at)
 _of_lease = schema.leases.c.name == bindparam("name")
 LEASE = select(*(schema.leases.c[name] for name in ("holder", "term", "renewals"))).where(_of_lease)
 LEASE_RENEWED_AT = select(schema.leases.c.renewed_at).where(_of_lease, schema.leases.c.holder != "")
-CLOCK = select(sa.extract("epoch", func.clock_timestamp()))
-"""The clock of PostgreSQL."""
 IDENTITY = select(schema.identity.c.name)
 
 
@@ -282,7 +278,7 @@ def errors(name: str) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
 
 @cache
 def best_trial(prefers_large: bool, is_completed: bool) -> sa.Select[Any]:
-    """The best completed trial of a study, or the best that still runs: see ``Reads.best_trial``."""
+    """The best completed trial of a study, or the best that still runs: see ``Trials.leaders``."""
     value = _trials.c.value
     # The state is part of the text, not a parameter: otherwise no database uses the index of completed trials.
     completed = _trials.c.state == sa.literal_column(f"'{TrialState.COMPLETED.value}'")

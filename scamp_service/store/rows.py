@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
 from scamp_service.lifecycle import NO_PLAN_YET, Outcome, TrialState, WaitsFor
 from scamp_service.model import Choice, Json, Sized, Trial, expected_bytes
 from scamp_service.store import schema
+
+Value = TypeVar("Value")
 
 
 class HistoryRow(NamedTuple):
@@ -70,20 +72,25 @@ UNMEASURED = {"measured_step_seconds": None, "measured_communication_share": Non
 
 
 def select_fields(table: sa.Table, kind: type[Any]) -> sa.Select[Any]:
-    """SELECT of the columns in the order of the fields of ``kind``, so that ``kind(*row)`` is the value."""
+    """SELECT of the columns that are called like the fields of ``kind``: see ``values_of``."""
     names = getattr(kind, "_fields", None) or [field.name for field in fields(kind)]
     return sa.select(*(table.c[name] for name in names))
 
 
+def values_of(kind: Callable[..., Value], rows: Sequence[sa.Row[Any]]) -> list[Value]:
+    """The value of each row, whose columns are called like the arguments of ``kind``."""
+    names = rows[0]._fields if rows else ()
+    return [kind(**dict(zip(names, row, strict=True))) for row in rows]
+
+
 def select_trials() -> sa.Select[Any]:
-    """SELECT of the columns that ``trial_of`` reads."""
+    """SELECT of the columns from which ``trial_of`` makes trials."""
     return select_fields(schema.trials, Trial).add_columns(schema.trials.c.choices)
 
 
-def trial_of(row: sa.Row[Any]) -> Trial:
-    """The trial in a row of ``select_trials``."""
-    *values, choices = tuple[Any, ...](row)
-    trial = Trial(*values)
+def trial_of(*, choices: tuple[Choice, ...] | None, **fields: Any) -> Trial:
+    """The trial with these fields, and with the ``choices`` of its plan, which have a column of their own."""
+    trial = Trial(**fields)
     return replace(trial, sized=replace(trial.sized, choices=choices)) if trial.sized and choices else trial
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from estimators.learning import WINDOW_TRIALS, Learned, learn
 from scamp_service.lifecycle import StudyState, TrialState, has_no_success, seen_state, state_text
 from scamp_service.model import Json, Study, Trial
-from scamp_service.store.reads import Reads
 from scamp_service.store.recorded_cluster import STARTING
+from scamp_service.store.store import Store
 from scamp_service.store.tallies import (
     COLOCATED,
     DEVICE_SECONDS,
@@ -184,20 +184,20 @@ def summarize(
     )
 
 
-def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
+def study_summary(store: Store, study_id: int, *, now: float) -> Summary:
     """The complete summary of a stored study. Raises ``NotFound``."""
-    study, counted = store.study(study_id), store.counted(study_id)
+    study, counted = store.studies.get(study_id), store.counts.counted(study_id)
     objectives = Objectives.of_spec(study.spec)
-    best = store.leading_trial(study_id, objectives)
-    summary = summarize(study, counted, best, store.open_holds(study_id), now=now)
+    best = store.trials.leading(study_id, objectives)
+    summary = summarize(study, counted, best, store.counts.open_holds(study_id), now=now)
     largest = counted.families[:FAMILIES_IN_SUMMARY]
     summary = replace(summary, learned=learned_of(store, largest), front=front_of(store, study_id, objectives))
     if best is None:
         return summary
     if best.best_step is None:
-        evaluations = store.metrics(best.id, after=best.step - 1)[-1:]
+        evaluations = store.reports.metrics(best.id, after=best.step - 1)[-1:]
     else:
-        evaluations = store.metrics(best.id, after=best.best_step - 1, limit=1)
+        evaluations = store.reports.metrics(best.id, after=best.best_step - 1, limit=1)
     last = evaluations[0].values if evaluations else {}
     if best.value is not None:  # other programs' values need not be among their reports
         last = {**last, study.spec["objective"]["metric"]: best.value}
@@ -206,25 +206,27 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     )
 
 
-def front_of(store: Reads, study_id: int, objectives: Objectives) -> list[FrontTrial]:
+def front_of(store: Store, study_id: int, objectives: Objectives) -> list[FrontTrial]:
     """The Pareto front of a study, the best of the first objective first; empty with one objective."""
     points = {
-        score.number: values for score in store.front(study_id, objectives) if (values := objectives.values_of(score))
+        score.number: values
+        for score in store.trials.front(study_id, objectives)
+        if (values := objectives.values_of(score))
     }
     order = sorted(points, key=lambda number: (objectives.keys(points[number]), number))
     num = min(len(order), FRONT_IN_SUMMARY)
     chosen = [order[index * (len(order) - 1) // max(1, num - 1)] for index in range(num)]
-    trials = {trial.number: trial for trial in store.trials_numbered(study_id, chosen)}
+    trials = {trial.number: trial for trial in store.trials.with_numbers(study_id, chosen)}
     return [
         FrontTrial(number, points[number], trials[number].params, str(trials[number].plan or "")) for number in chosen
     ]
 
 
-def learned_of(store: Reads, families: Iterable[str]) -> list[LearnedMemory]:
+def learned_of(store: Store, families: Iterable[str]) -> list[LearnedMemory]:
     """The memory corrections of each of these families, for the device kinds that the family has run on."""
     rows = []
     for family in families:
-        past = store.family_runs(family, WINDOW_TRIALS)
+        past = store.attempts.family_runs(family, WINDOW_TRIALS)
         learned = learn(past, {kind for run in past for kind in run.device_kinds})
         rows += [_learned_memory(family, correction) for correction in learned.values()]
     return rows
@@ -243,25 +245,25 @@ def _learned_memory(family: str, learned: Learned) -> LearnedMemory:
     )
 
 
-def all_trials(store: Reads, study_id: int) -> list[Trial]:
+def all_trials(store: Store, study_id: int) -> list[Trial]:
     """All trials of a study by number, read page by page."""
     trials: list[Trial] = []
-    while page := store.trials(study_id, after=trials[-1].id if trials else 0):
+    while page := store.trials.page(study_id, after=trials[-1].id if trials else 0):
         trials += page
     return trials
 
 
-def device_fill(store: Reads) -> dict[str, Any]:
+def device_fill(store: Store) -> dict[str, Any]:
     """The last recorded state of the cluster, where each device lists the gangs that hold it."""
-    recorded = store.cluster()
+    recorded = store.cluster.recorded()
     cluster = dict((recorded[0] if recorded else STARTING).to_json())
-    trials = {trial.id: trial for trial in store.live_trials()}
-    attempts = store.open_attempts()
+    trials = {trial.id: trial for trial in store.trials.live()}
+    attempts = store.attempts.open()
 
     def gangs_on(device: str) -> list[Json]:
         here = [attempt for attempt in attempts if device in attempt.devices]
         # A gang may still be stopping after its trial has ended.
-        holders = [trials.get(attempt.trial_id) or store.trial(attempt.trial_id) for attempt in here]
+        holders = [trials.get(attempt.trial_id) or store.trials.get(attempt.trial_id) for attempt in here]
         return [
             {"study_id": trial.study_id, "number": trial.number, "mib_per_rank": attempt.mib_on(device)}
             for attempt, trial in zip(here, holders, strict=True)

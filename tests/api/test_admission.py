@@ -109,7 +109,7 @@ def test_a_request_that_is_repeated_while_it_is_under_way_is_imported_and_stored
 
     asyncio.run(crowd())
     assert imports.begun == 2
-    assert len(api.store.studies()) == 1
+    assert len(api.store.studies.page()) == 1
 
 
 def test_a_known_key_is_answered_without_another_import(api: InProcess, imports: Imports) -> None:
@@ -159,4 +159,4 @@ def test_the_service_ends_while_a_study_is_imported(
 
     asyncio.run(close())
     assert killed == [True]
-    assert api.store.studies() == []
+    assert api.store.studies.page() == []

@@ -62,7 +62,7 @@ def test_a_wrong_token_is_refused(guarded: InProcess, header: str) -> None:
     assert "is wrong" in guarded.get("/v1/studies", headers={"Authorization": header}).json()["detail"]
     assert "is needed" in guarded.get("/v1/studies").json()["detail"]
     assert guarded.post("/v1/studies", json={"spec": SPEC}, headers={"Authorization": header}).status_code == 401
-    assert guarded.store.studies() == []
+    assert guarded.store.studies.page() == []
 
 
 def test_the_right_token_is_let_in(guarded: InProcess) -> None:
@@ -141,7 +141,7 @@ def test_a_page_of_another_origin_cannot_write(api: InProcess, headers: dict[str
     study_id = api.submit().json()["id"]
     assert api.post("/v1/studies", json={"spec": SPEC}, headers=headers).status_code == 403
     assert api.post(f"/v1/studies/{study_id}:stop", headers=headers).status_code == 403
-    assert [study.state for study in api.store.studies()] == ["RUNNING"]
+    assert [study.state for study in api.store.studies.page()] == ["RUNNING"]
 
 
 def test_our_own_page_can_write(api: InProcess) -> None:

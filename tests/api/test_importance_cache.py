@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,12 @@ from scamp_service.model import Study
 
 
 class Counts:
-    """A store with only what the cache reads."""
+    """The part of the store that the cache reads."""
 
     def __init__(self) -> None:
         self.completed = 100
 
-    def trial_counts(self, study_id: int) -> Mapping[TrialState, int]:
+    def states(self, study_id: int) -> Mapping[TrialState, int]:
         return {TrialState.COMPLETED: self.completed // 2, TrialState.PRUNED: self.completed - self.completed // 2}
 
 
@@ -36,11 +37,12 @@ def study(state: StudyState) -> Study:
 
 @pytest.mark.parametrize(("state", "expected"), [(StudyState.RUNNING, [1, 1, 2]), (StudyState.COMPLETED, [1, 2, 3])])
 def test_a_running_study_is_judged_again_after_a_fiftieth_more_trials(state: StudyState, expected: list[int]) -> None:
-    store: Any = Counts()
+    ended = Counts()
+    store: Any = SimpleNamespace(counts=ended)
     cache = Counting(store)
     counts = []
     for completed in (100, 101, 104):
-        store.completed = completed
+        ended.completed = completed
         cache.of(study(state))
         cache.of(study(state))
         counts.append(cache.num_computed)

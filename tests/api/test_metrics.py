@@ -22,7 +22,7 @@ def samples(api: InProcess) -> dict[tuple[str, ...], float]:
 
 def test_the_database_is_counted_by_state(api: InProcess) -> None:
     fill(api.store)
-    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
+    api.store.cluster.record(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
     values = samples(api)
     assert values["scamp_trials", "state=COMPLETED"] == 1
     assert values["scamp_trials", "state=INFEASIBLE"] == 0

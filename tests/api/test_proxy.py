@@ -67,7 +67,7 @@ def check_in_the_browser(address: str, store: Store) -> None:
         page.goto(f"{address}/")
         expect(page.locator("#connection")).to_have_text("Live")
         expect(page.locator("#rows tr")).to_have_count(1)
-        store.create_study(full_spec(), now=time.time())
+        store.studies.create(full_spec(), now=time.time())
         expect(page.locator("#rows tr")).to_have_count(2)  # by an event: nothing is loaded again
         stopped = page.evaluate("async () => (await fetch('/v1/studies/1:stop', {method: 'POST'})).status")
         assert stopped == 200

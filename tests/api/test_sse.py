@@ -79,7 +79,7 @@ def in_threads(work: Callable[[], Any], count: int) -> list[Any]:
 
 
 def create(store: Store) -> int:
-    return store.create_study(full_spec(), now=time.time()).id
+    return store.studies.create(full_spec(), now=time.time()).id
 
 
 def test_what_came_after_an_event_is_replayed_and_the_rest_follows_live(service: tuple[str, Store]) -> None:
@@ -112,7 +112,7 @@ def test_a_stream_may_be_of_one_study(service: tuple[str, Store]) -> None:
 
     def news() -> None:
         create(store)
-        report(store, store.trials(study.id)[1].id, [10])
+        report(store, store.trials.page(study.id)[1].id, [10])
 
     [event] = follow(url, 1, f"?study_id={study.id}", news)
     assert (event["kind"], event["data"]["step"]) == ("metrics", 10)
@@ -138,7 +138,7 @@ def test_many_clients_are_served_by_one_poller_and_each_event_is_encoded_once(
     url, store = service
     polls: list[float] = []
     encoded: list[int] = []
-    events, encode = store.events, sse.encode
+    events, encode = store.events.page, sse.encode
 
     def counted_events(**options: Any) -> Any:
         polls.append(time.monotonic())
@@ -148,7 +148,7 @@ def test_many_clients_are_served_by_one_poller_and_each_event_is_encoded_once(
         encoded.append(event.id)
         return encode(event)
 
-    monkeypatch.setattr(store, "events", counted_events)
+    monkeypatch.setattr(store.events, "page", counted_events)
     monkeypatch.setattr(sse, "encode", counted_encode)
     began = time.monotonic()
     all_listen = threading.Barrier(21)
@@ -175,7 +175,7 @@ def test_nobody_polls_when_nobody_listens(service: tuple[str, Store], monkeypatc
     until(lambda: num_clients() == 0, "no client")
     polls: list[int] = []
     with monkeypatch.context() as patched:
-        patched.setattr(store, "events", lambda **_: polls.append(1))
+        patched.setattr(store.events, "page", lambda **_: polls.append(1))
         time.sleep(4 * sse.PERIOD_SECONDS)
     assert polls == []
     assert [event["id"] for event in follow(url, 1, "?after=0")] == [1]  # and it begins again
@@ -186,7 +186,7 @@ def test_a_client_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: pyt
     settings = settings_in(tmp_path, port=free_port())
     with served(settings) as (url, store):
         for number in range(60):  # 12 MB of events: more than the system buffers
-            store.record_cluster(RecordedCluster("ready", f"{number}" + "x" * 200_000), now=number)
+            store.cluster.record(RecordedCluster("ready", f"{number}" + "x" * 200_000), now=number)
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", settings.port))
@@ -290,7 +290,7 @@ def test_a_quiet_stream_is_kept_alive_by_comments_that_carry_the_position(
 
 
 def test_a_database_that_is_away_delays_events_and_loses_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    events, away = store.events, True
+    events, away = store.events.page, True
 
     def sometimes(**options: Any) -> Any:
         if away:
@@ -301,7 +301,7 @@ def test_a_database_that_is_away_delays_events_and_loses_none(store: Store, monk
         nonlocal away
         stream = EventHub(store).follow(None, None)
         await anext(stream)
-        monkeypatch.setattr(store, "events", sometimes)
+        monkeypatch.setattr(store.events, "page", sometimes)
         create(store)
         await asyncio.sleep(0.4)
         away = False
@@ -322,7 +322,7 @@ def test_a_poller_that_fails_ends_the_streams_so_that_clients_come_again(
         stream = hub.follow(None, None)
         await anext(stream)
         with monkeypatch.context() as patched:
-            patched.setattr(store, "events", broken)
+            patched.setattr(store.events, "page", broken)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 assert [chunk async for chunk in stream] == []
         again = hub.follow(0, None)

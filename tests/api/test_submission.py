@@ -44,7 +44,7 @@ def refused(api: InProcess, status: int, **options: Any) -> str:
     answer = api.post("/v1/studies", **options)
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    assert api.store.studies() == [] and api.store.last_event_id() == 0
+    assert api.store.studies.page() == [] and api.store.events.last_id() == 0
     detail: str = answer.json()["detail"]
     return detail
 
@@ -123,9 +123,9 @@ def test_a_form_is_the_same_study_as_its_parts_in_json(api: InProcess) -> None:
     files = [("files", ("models/net.py", MODEL)), ("files", ("models/weights.bin", BINARY))]
     answer = api.post("/v1/studies", data={"spec": STUDY}, files=files, headers={"Idempotency-Key": "k"})
     assert answer.status_code == 201, answer.text
-    study = api.store.study(answer.json()["id"])
+    study = api.store.studies.get(answer.json()["id"])
     assert study.name == "from a form" and study.code is not None
-    with zipfile.ZipFile(io.BytesIO(api.store.blob(study.code))) as archive:
+    with zipfile.ZipFile(io.BytesIO(api.store.blobs.get(study.code))) as archive:
         assert {name: archive.read(name) for name in archive.namelist()} == {
             "models/net.py": MODEL,
             "models/weights.bin": BINARY,
@@ -145,10 +145,10 @@ def test_a_form_may_take_the_files_of_another_study(api: InProcess) -> None:
     boundary = {"Content-Type": "multipart/form-data; boundary=x"}
     answer = api.post("/v1/studies", content=form(spec=changed, code_of=str(first)), headers=boundary)
     assert answer.status_code == 201, answer.text
-    copy = api.store.study(answer.json()["id"])
-    assert copy.name == "a copy" and copy.code == api.store.study(first).code
+    copy = api.store.studies.get(answer.json()["id"])
+    assert copy.name == "a copy" and copy.code == api.store.studies.get(first).code
     as_json = api.post("/v1/studies", json={**spec_with(workload="models/net.py:Mine"), "code_of": first})
-    assert api.store.study(as_json.json()["id"]).code == copy.code
+    assert api.store.studies.get(as_json.json()["id"]).code == copy.code
     for wrong in ("1", True, 0, 2**63):
         refused_words = api.post("/v1/studies", json={**spec_with(), "code_of": wrong}).json()["detail"]
         assert "must be the id of a study" in refused_words
@@ -246,8 +246,8 @@ def test_a_workload_of_the_users_is_stored_with_its_files(api: InProcess) -> Non
     code = zipped(models__net_py=MODEL)
     answer = api.post("/v1/studies", json={**spec_with(workload="models/net.py:Mine"), "code_zip": code})
     assert answer.status_code == 201
-    study = api.store.study(answer.json()["id"])
-    assert study.code is not None and api.store.blob(study.code) == base64.b64decode(code)
+    study = api.store.studies.get(answer.json()["id"])
+    assert study.code is not None and api.store.blobs.get(study.code) == base64.b64decode(code)
 
 
 @pytest.mark.parametrize(
@@ -302,11 +302,11 @@ bodies = (
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=bodies)
 def test_any_body_is_a_study_or_a_client_error_that_stores_nothing(api: InProcess, body: bytes) -> None:
-    before = api.store.last_event_id()
+    before = api.store.events.last_id()
     answer = api.post("/v1/studies", content=body, headers=JSON)
     if answer.status_code == 201:
         assert api.get(answer.headers["location"]).status_code == 200
         return
     assert 400 <= answer.status_code < 500, answer.text
     assert answer.json()["detail"]
-    assert api.store.last_event_id() == before
+    assert api.store.events.last_id() == before

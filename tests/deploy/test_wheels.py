@@ -125,9 +125,9 @@ def test_outside_of_a_checkout_a_study_is_submitted_and_read(client: Path, tmp_p
 
 
 def assert_submitted(store: Store) -> None:
-    study = store.study(1)
+    study = store.studies.get(1)
     assert study.spec["budget"]["trials"] == 3
-    assert study.code is not None and store.blob(study.code).startswith(b"PK")
+    assert study.code is not None and store.blobs.get(study.code).startswith(b"PK")
 
 
 @pytest.mark.full

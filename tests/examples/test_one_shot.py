@@ -29,8 +29,8 @@ def test_the_best_candidate_by_the_weights_of_a_supernet_is_trained_alone(tmp_pa
     done = scamp(tmp_path / "data", "run", tmp_path / "study.yaml", "--json", SCAMP_VIRTUAL_DEVICES="1")
     assert done.returncode == 0, done.stderr
     store = Store(f"sqlite:///{tmp_path}/data/scamp.db")
-    assert store.study(1).state is StudyState.COMPLETED
-    supernet, *scored, alone = store.trials(1)
+    assert store.studies.get(1).state is StudyState.COMPLETED
+    supernet, *scored, alone = store.trials.page(1)
     store.close()
     assert (supernet.params["supernet"], supernet.state, supernet.step) == (True, TrialState.PRUNED, 2)
     assert [(trial.state, trial.step, trial.parent_number) for trial in scored] == [(TrialState.PRUNED, 0, 0)] * 2

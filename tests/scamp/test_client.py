@@ -37,7 +37,7 @@ def test_a_study_is_submitted_and_read_back(service: tuple[Client, Store]) -> No
     assert client.study(created["id"])["spec"] == created["spec"]
     assert [study["id"] for study in client.studies()] == [created["id"]]
     assert client.stop(created["id"])["state"] == "STOPPING"
-    assert store.study(created["id"]).state is StudyState.STOPPING
+    assert store.studies.get(created["id"]).state is StudyState.STOPPING
 
 
 def test_a_service_on_ipv6_is_reached(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_a_study_file_is_submitted_with_its_own_workload(service: tuple[Client, 
     study = tmp_path / "study.yaml"
     study.write_text("name: mine\nworkload: net.py:Mine\nobjective: {metric: loss}\nspace: {lr: {low: 0, high: 1}}\n")
     (tmp_path / "net.py").write_text(WORKLOAD)
-    code = store.study(client.submit(study)["id"]).code
-    assert code is not None and store.blob(code).startswith(b"PK")
+    code = store.studies.get(client.submit(study)["id"]).code
+    assert code is not None and store.blobs.get(code).startswith(b"PK")
 
 
 def test_each_call_is_a_study_of_its_own_and_a_key_makes_one_of_many(service: tuple[Client, Store]) -> None:
@@ -96,9 +96,9 @@ def test_lists_come_whole_whatever_the_page(service: tuple[Client, Store], monke
     assert client.timeline(study.id, 0) is None, "its plan has no pipeline"
     assert [peaks["attempts"][0]["measured_bytes"] for peaks in client.peaks(study.id)] == [2 * 2**20]
     assert client.learned(study.id) == []
-    running = store.trials(study.id)[1].id
+    running = store.trials.page(study.id)[1].id
     lines = [LogLine(running, 1, 0, seq, 1.0, f"line {seq}") for seq in range(3)]
-    assert store.report(Report(running, 1, SECRET, logs=lines), now=1.0)
+    assert store.reports.add(Report(running, 1, SECRET, logs=lines), now=1.0)
     first = client.logs(study.id, 1, limit=2)
     assert [line["text"] for line in first + client.logs(study.id, 1, after=first[-1]["id"])] == [
         "line 0",
@@ -109,7 +109,7 @@ def test_lists_come_whole_whatever_the_page(service: tuple[Client, Store], monke
 
 def test_the_cluster_is_read(service: tuple[Client, Store]) -> None:
     client, store = service
-    store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
+    store.cluster.record(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
     assert client.cluster()["devices"][0]["id"] == "n/0"
 
 
@@ -119,7 +119,7 @@ def test_waiting_ends_with_the_study_or_with_patience(service: tuple[Client, Sto
     with pytest.raises(Unavailable, match="still RUNNING"):
         client.wait(study, timeout=0.1, poll_seconds=0.05)
     ends = threading.Timer(
-        0.3, lambda: store.move_study(study, [StudyState.RUNNING], StudyState.COMPLETED, now=time.time())
+        0.3, lambda: store.studies.move(study, [StudyState.RUNNING], StudyState.COMPLETED, now=time.time())
     )
     ends.start()
     assert client.wait(study, timeout=PATIENCE_SECONDS, poll_seconds=0.05)["state"] == "COMPLETED"
@@ -204,7 +204,7 @@ def test_a_submission_that_takes_longer_than_the_timeout_is_waited_for_while_the
     (tmp_path / "net.py").write_text(WORKLOAD)
     with served(settings) as (url, store), Client(url, timeout=0.4) as client:
         created = client.submit(study)
-        assert [row.id for row in store.studies()] == [created["id"]]
+        assert [row.id for row in store.studies.page()] == [created["id"]]
         assert num_checks == 1, "the repeated request waits for the first"
         monkeypatch.setattr("scamp.client.SLOW_SECONDS", 0.0)
         with pytest.raises(Unavailable) as refused:
@@ -265,17 +265,17 @@ def test_events_and_calls_go_on_over_a_restart_and_none_is_lost_or_told_twice(
     with Client(f"http://127.0.0.1:{settings.port}") as client:
         with served(settings):
             study = fill(writer)
-            listener = threading.Thread(target=collect, args=(settings, ids, writer.last_event_id() + 2))
+            listener = threading.Thread(target=collect, args=(settings, ids, writer.events.last_id() + 2))
             listener.start()
             assert client.study(study.id)["id"] == study.id
-            until(lambda: len(ids) == writer.last_event_id(), "every event")
-        end(writer, writer.trials(study.id)[1].id)  # three events that nobody serves
+            until(lambda: len(ids) == writer.events.last_id(), "every event")
+        end(writer, writer.trials.page(study.id)[1].id)  # three events that nobody serves
         restart = threading.Thread(target=hold, args=(settings, listener))
         restart.start()
         assert client.trial(study.id, 1)["state"] == TrialState.COMPLETED  # waits for the service to be back
         restart.join(PATIENCE_SECONDS)
     assert ids == list(range(1, len(ids) + 1))
-    assert len(ids) >= writer.last_event_id() - 1
+    assert len(ids) >= writer.events.last_id() - 1
     writer.close()
 
 

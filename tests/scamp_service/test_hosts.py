@@ -112,14 +112,14 @@ class Network:
     def num_devices(self) -> int:
         """Devices that the service sees."""
         store = self.store()
-        described = store.cluster()
+        described = store.cluster.recorded()
         store.close()
         return len(described[0].devices) if described else 0
 
     def num_attempts(self) -> int:
         """Attempts of all trials."""
         store = self.store()
-        count = sum(len(store.attempts(trial.id)) for trial in store.trials(1))
+        count = sum(len(store.attempts.of_trial(trial.id)) for trial in store.trials.page(1))
         store.close()
         return count
 
@@ -169,8 +169,8 @@ def trains(net: Network) -> bool:
     """Whether a trial trains and has reported."""
     store = net.store()
     try:
-        running = [trial for trial in store.trials(1) if trial.state is TrialState.RUNNING]
-        return any(store.metrics(trial.id) for trial in running)
+        running = [trial for trial in store.trials.page(1) if trial.state is TrialState.RUNNING]
+        return any(store.reports.metrics(trial.id) for trial in running)
     finally:
         store.close()
 
@@ -184,14 +184,16 @@ def complete(net: Network, submitted: subprocess.Popen[bytes], steps: int, num_l
         code = None
     assert code == 0, f"{code}: {net.output(net.head, 6)}\n{net.log()}"
     store = net.store()
-    [trial] = store.trials(1)
+    [trial] = store.trials.page(1)
     assert trial.state is TrialState.COMPLETED
-    assert [row.step for row in store.metrics(trial.id)] == list(range(EVERY, steps + 1, EVERY)), "each metric once"
-    attempts = store.attempts(trial.id)
+    assert [row.step for row in store.reports.metrics(trial.id)] == list(range(EVERY, steps + 1, EVERY)), (
+        "each metric once"
+    )
+    attempts = store.attempts.of_trial(trial.id)
     assert [attempt.outcome for attempt in attempts].count(Outcome.DONE) == 1
     assert len(attempts) <= 1 + num_lost, [(attempt.outcome, attempt.detail) for attempt in attempts]
     [num_hosts] = {len({device.split("/")[0] for device in attempt.devices}) for attempt in attempts}
-    assert store.open_attempts() == [], "no MiB stays reserved"
+    assert store.attempts.open() == [], "no MiB stays reserved"
     store.close()
     assert not list(net.head.outside.glob(".scamp/checkpoints")), "checkpoints are where all hosts see them"
     assert not any(list(node.outside.glob(".scamp")) for node in net.nodes), "no path of the head is used on a node"

@@ -12,6 +12,7 @@ from estimators.learning import PATIENCE_TRIALS
 from estimators.model import MIB
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json
+from scamp_service.store.parts.attempts import Attempts
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import prediction_errors_pct
 from tests.quick_store import empty_store
@@ -23,17 +24,9 @@ TRIALS = 16
 SEED = 2
 
 
-class Forgetful:
-    """A store that keeps no past of families: every trial learns from its own attempts only."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return (lambda family, num_trials: []) if name == "family_runs" else getattr(self._store, name)
-
-    def fenced(self, *lease: Any) -> Forgetful:
-        return Forgetful(self._store.fenced(*lease))
+def forget_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No past of families is kept: every trial learns from its own attempts only."""
+    monkeypatch.setattr(Attempts, "family_runs", lambda attempts, family, num_trials: [])
 
 
 class HiddenMemory(Simulation):
@@ -81,8 +74,8 @@ class HiddenMemory(Simulation):
 
     def attempts(self) -> list[Attempt]:
         """Attempts of all studies of the store, as they began."""
-        studies = self.store.studies()
-        rows = [attempt for study in studies for attempt in self.store.study_attempts(study.id)]
+        studies = self.store.studies.page()
+        rows = [attempt for study in studies for attempt in self.store.attempts.of_study(study.id)]
         return sorted(rows, key=lambda attempt: (attempt.created_at, attempt.trial_id))
 
     def out_of_memory(self) -> list[Attempt]:
@@ -97,7 +90,7 @@ def empty() -> Store:
 def test_a_family_with_hidden_memory_is_out_of_memory_once_and_no_more(empty: Store) -> None:
     learning = HiddenMemory(empty, spike=15)
     assert learning.out_of_memory() == learning.attempts()[:1]
-    trials = empty.trials(1)
+    trials = empty.trials.page(1)
     assert len(trials) == TRIALS and {trial.state for trial in trials} == {TrialState.COMPLETED}
     (teacher,) = (trial for trial in trials if trial.num_oom)
     later = [trial for trial in trials if trial is not teacher]
@@ -109,8 +102,9 @@ def test_a_family_with_hidden_memory_is_out_of_memory_once_and_no_more(empty: St
     )
 
 
-def test_without_learning_every_trial_of_it_is_out_of_memory(empty: Store) -> None:
-    forgetful = HiddenMemory(Forgetful(empty), spike=15)
+def test_without_learning_every_trial_of_it_is_out_of_memory(empty: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_families(monkeypatch)
+    forgetful = HiddenMemory(empty, spike=15)
     assert len(forgetful.out_of_memory()) == TRIALS
 
 
@@ -132,15 +126,16 @@ def test_the_error_of_a_family_whose_tensors_are_missed_shrinks_to_nothing(empty
     assert {attempt.prediction.bias_bytes for attempt in exact[8:]} == {10 * MIB}
 
 
-def test_without_learning_the_error_of_the_trace_stays(empty: Store) -> None:
-    forgetful = HiddenMemory(Forgetful(empty), missed=10)
+def test_without_learning_the_error_of_the_trace_stays(empty: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_families(monkeypatch)
+    forgetful = HiddenMemory(empty, missed=10)
     exact = [attempt for attempt in forgetful.attempts() if attempt.outcome is Outcome.DONE]
     assert all(error <= -20 for error in prediction_errors_pct(exact))
 
 
 def test_candidates_that_the_learned_bytes_would_not_fit_run_without_them(empty: Store) -> None:
     learning = HiddenMemory(empty, spike=60)
-    trials = empty.trials(1)
+    trials = empty.trials.page(1)
     assert {trial.state for trial in trials} == {TrialState.COMPLETED, TrialState.INFEASIBLE}
     tried = {trial.id for trial in trials if trial.attempt}
     assert len(tried) == TRIALS, "each was tried with what its own trace asks for"
@@ -189,7 +184,7 @@ def test_step_times_of_gangs_say_nothing_about_one_rank(empty: Store) -> None:
 
 def test_what_one_study_has_learned_the_next_one_knows(empty: Store) -> None:
     second = HiddenMemory(empty, after=HiddenMemory(empty, trials=8, spike=15), trials=8, spike=15)
-    assert len(empty.studies()) == 2
+    assert len(empty.studies.page()) == 2
     assert second.out_of_memory() == second.attempts()[:1]
 
 

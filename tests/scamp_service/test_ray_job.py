@@ -130,8 +130,8 @@ def test_two_studies_run_as_jobs_one_after_the_other_and_leave_nothing_on_the_cl
         summary = json.loads(next(line for line in job.stdout.splitlines() if line.startswith('{"study"')))
         assert summary["trials"] == {"COMPLETED": 2}
         store = Store(f"sqlite:///{data}/scamp.db")
-        attempts = [attempt for trial in store.trials(1) for attempt in store.attempts(trial.id)]
-        assert all(len(store.metrics(attempt.trial_id)) == 2 for attempt in attempts)
+        attempts = [attempt for trial in store.trials.page(1) for attempt in store.attempts.of_trial(trial.id)]
+        assert all(len(store.reports.metrics(attempt.trial_id)) == 2 for attempt in attempts)
         store.close()
         return min(attempt.created_at for attempt in attempts), max(attempt.ended_at or 0.0 for attempt in attempts)
 

@@ -105,7 +105,7 @@ class Watched:
             checked.append(trial | {"attempts": attempts, "metrics": rows})
         kept = {(trial["study_id"], trial["number"], row["step"]) for trial in checked for row in trial["metrics"]}
         assert {key[:3] for key in self.metrics} <= kept, "an acknowledged metric is missing"
-        assert store.open_attempts() == []
+        assert store.attempts.open() == []
         assert [(device["reserved_mib"], device["gangs"]) for device in client.cluster()["devices"]] == [(0, [])] * 2
         store.close()
         return checked
@@ -113,7 +113,7 @@ class Watched:
 
 def _events(store: Any) -> Iterator[Any]:
     after = 0
-    while page := store.events(after=after):
+    while page := store.events.page(after=after):
         yield from page
         after = page[-1].id
 
@@ -243,13 +243,13 @@ def test_a_run_whose_ray_dies_says_so_at_once_and_its_study_stays(tmp_path: Path
     with subprocess.Popen(command, cwd=ROOT, env=environment(data_dir, **CLUSTER), stderr=subprocess.PIPE) as run:
         until((data_dir / "scamp.db").exists, "a database")
         store = Store(f"sqlite:///{data_dir}/scamp.db")
-        until(lambda: store.open_attempts(), "an attempt")
+        until(lambda: store.attempts.open(), "an attempt")
         (pid,) = pids_of(data_dir, "raylet/raylet")
         os.kill(pid, signal.SIGKILL)
         said = run.communicate(timeout=PATIENCE_SECONDS)[1].decode()
     assert run.returncode == 1 and "`scamp serve` continues study 1" in said, said
     until(lambda: not pids_of(data_dir), "the end of its processes")
-    assert store.study(1).state is StudyState.RUNNING
+    assert store.studies.get(1).state is StudyState.RUNNING
     store.close()
 
 

@@ -244,7 +244,7 @@ class UnderFire:
         self.found.leaked_mib += sum(device["reserved_mib"] for device in devices)
         if len(devices) != 2 or self.found.leaked_mib or any(device["gangs"] or device["closed"] for device in devices):
             self.found.leaked.append(f"after the end: {devices}")
-        if still := store.open_attempts():
+        if still := store.attempts.open():
             self.found.leaked.append(f"{len(still)} attempts are open after the end")
         store.close()
 
@@ -280,6 +280,6 @@ def _thaw(pid: int) -> None:
 
 def _events(store: Store) -> Iterator[Any]:
     after = 0
-    while page := store.events(after=after):
+    while page := store.events.page(after=after):
         yield from page
         after = page[-1].id

@@ -103,19 +103,19 @@ def served(settings: Settings) -> Iterator[tuple[str, Store]]:
 
 def fill(store: Store, num_trials: int = 3) -> Study:
     """A study whose trial 0 has completed, trial 1 runs on a device, and the rest wait."""
-    study = store.create_study(full_spec(), now=time.time())
-    store.create_trials(
+    study = store.studies.create(full_spec(), now=time.time())
+    store.trials.create(
         study.id, [(number, {"lr": 0.01 * (number + 1)}) for number in range(num_trials)], now=time.time()
     )
-    first, second, *_ = store.trials(study.id)
+    first, second, *_ = store.trials.page(study.id)
     for trial in (first, second):
         queued: dict[str, Any] = {"sized": sized(Plan(8), 4, 3 * 2**20), "reason": "fits"}
-        assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
-        assert store.begin_attempt(
+        assert store.trials.move(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
+        assert store.attempts.begin(
             new_attempt(trial.id, token=SECRET, reserved_mib=4, predicted_bytes=3 * 2**20,
                         placement_reason="first free device", now=time.time())
         )  # fmt: skip
-        assert store.report_started(trial.id, 1, SECRET, now=time.time())
+        assert store.reports.start(trial.id, 1, SECRET, now=time.time())
     report(store, first.id, steps=[10, 20, 30])
     end(store, first.id)
     return study
@@ -128,18 +128,18 @@ def fill_several(store: Store) -> Study:
     fields = {name: value for name, value in SPEC.items() if name != "objective"}
     objectives = [{"metric": "accuracy"}, {"metric": "predicted.peak_mib", "direction": "minimize"}]
     spec = parse_study({**fields, "objectives": objectives})
-    study = store.create_study(spec.to_json(), now=time.time())
-    store.create_trials(study.id, [(number, {"lr": 0.01}) for number in range(4)], now=time.time())
-    for trial, mib in zip(store.trials(study.id)[:3], (30, 20, 10), strict=True):
+    study = store.studies.create(spec.to_json(), now=time.time())
+    store.trials.create(study.id, [(number, {"lr": 0.01}) for number in range(4)], now=time.time())
+    for trial, mib in zip(store.trials.page(study.id)[:3], (30, 20, 10), strict=True):
         queued: dict[str, Any] = {"sized": sized(Plan(8), mib, mib * 2**20), "reason": "fits"}
-        assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
-        assert store.begin_attempt(
+        assert store.trials.move(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
+        assert store.attempts.begin(
             new_attempt(trial.id, token=SECRET, reserved_mib=mib, predicted_bytes=mib * 2**20, now=time.time())
         )
-        assert store.report_started(trial.id, 1, SECRET, now=time.time())
+        assert store.reports.start(trial.id, 1, SECRET, now=time.time())
         row = Metric(trial.id, 1, 1, 10, {"accuracy": mib / 100}, time.time())
         names = spec.every_objective.names
-        assert store.report(Report(trial.id, 1, SECRET, metrics=[row], objectives=names), now=time.time())
+        assert store.reports.add(Report(trial.id, 1, SECRET, metrics=[row], objectives=names), now=time.time())
         if mib > 10:
             end(store, trial.id)
     return study
@@ -147,7 +147,7 @@ def fill_several(store: Store) -> Study:
 
 def report(store: Store, trial_id: int, steps: list[int], value: float = 0.5) -> None:
     rows = [Metric(trial_id, 1, step, step, {"accuracy": value + step / 1000}, time.time()) for step in steps]
-    assert store.report(
+    assert store.reports.add(
         Report(trial_id, 1, SECRET, metrics=rows, objectives=["accuracy"], measured_bytes=2 * 2**20),
         now=time.time(),
     )
@@ -156,9 +156,9 @@ def report(store: Store, trial_id: int, steps: list[int], value: float = 0.5) ->
 def end(store: Store, trial_id: int) -> None:
     from scamp_service.lifecycle import AttemptState, Outcome
 
-    assert store.report_outcome(trial_id, 1, SECRET, Outcome.DONE, "", now=time.time())
-    assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=time.time())
-    assert store.move_trial(trial_id, TrialState.RUNNING, 1, TrialState.COMPLETED, now=time.time())
+    assert store.reports.end(trial_id, 1, SECRET, Outcome.DONE, "", now=time.time())
+    assert store.attempts.move(trial_id, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=time.time())
+    assert store.trials.move(trial_id, TrialState.RUNNING, 1, TrialState.COMPLETED, now=time.time())
 
 
 def full_spec() -> Json:

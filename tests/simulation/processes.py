@@ -10,7 +10,7 @@ from scamp_service.control.leadership import Leader, LeaderElection, Leadership
 from scamp_service.control.steady_clock import SteadyClock
 from scamp_service.errors import Unavailable
 from scamp_service.model import Lease
-from scamp_service.store.store import Store
+from scamp_service.store.parts.part import Part
 from tests.simulation.services import SimulatedExecutor, SimulatedProposer, SimulatedSizer
 
 if TYPE_CHECKING:
@@ -24,24 +24,27 @@ class Crash(BaseException):
 class UnreliableProxy:
     """Passes the calls of one controller on. It may be killed before or after some of them, or stand still before."""
 
-    def __init__(self, target: Any, methods: frozenset[str], process: ControllerProcess) -> None:
-        self._target, self._methods, self._process = target, methods, process
+    def __init__(self, target: Any, methods: frozenset[str], process: ControllerProcess, prefix: str = "") -> None:
+        self._target, self._methods, self._process, self._prefix = target, methods, process, prefix
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
+        if isinstance(attribute, Part):
+            return UnreliableProxy(attribute, self._methods, self._process, f"{name}.")
+        full_name = self._prefix + name
         if not callable(attribute) or name == "reading":  # it asks nothing
             return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if name in self._methods:
-                self._process.simulation.num_acts += name != "renew_lease"
-                self._process.disturb(f"before {name}")
-            if isinstance(self._target, Store) and not self._process.simulation.world.has_database:
+            if full_name in self._methods:
+                self._process.simulation.num_acts += full_name != "leases.renew"
+                self._process.disturb(f"before {full_name}")
+            if isinstance(self._target, Part) and not self._process.simulation.world.has_database:
                 raise Unavailable("the database is away")
             result = attribute(*args, **kwargs)
             self._process.delay()
-            if name in self._methods:
-                self._process.disturb(f"after {name}")
+            if full_name in self._methods:
+                self._process.disturb(f"after {full_name}")
             return result
 
         return call
@@ -49,8 +52,8 @@ class UnreliableProxy:
 
 WRITES = frozenset(
     {
-        *("move_study", "create_trials", "move_trial", "redate_refusals"),
-        *("begin_attempt", "move_attempt", "take_lease", "renew_lease"),
+        *("studies.move", "trials.create", "trials.move", "trials.redate_refusals"),
+        *("attempts.begin", "attempts.move", "leases.take", "leases.renew"),
     }
 )
 CALLS = frozenset({"launch", "stop"})
@@ -74,7 +77,7 @@ class ControllerProcess:
         self.proposer = SimulatedProposer(simulation.clock, simulation.rng)
         store: Any = UnreliableProxy(simulation.store, WRITES, self)
         leadership = Leadership(
-            store,
+            store.leases,
             2.0,
             holder=f"controller {self.number} life {self.life}",
             clock=simulation.clock,

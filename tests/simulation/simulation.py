@@ -70,7 +70,7 @@ class Simulation:
         devices = [Device(f"n{n}/{i}", f"n{n}", i, "virtual", 96) for n in range(nodes) for i in range(4)]
         self.world = World(self.store, self.clock, self.rng, self.faults, devices)
         self.tokens = 0
-        self.store.create_study(self.spec(0), now=self.clock.now)
+        self.store.studies.create(self.spec(0), now=self.clock.now)
         self.num_to_come = self.num_later_studies()
         if self.num_to_come:
             self.world.after(self.rng.uniform(0.0, 10.0), self._submit)
@@ -80,7 +80,7 @@ class Simulation:
         return self.rng.choice([0, 1])
 
     def _submit(self) -> None:
-        self.store.create_study(self.spec(1), now=self.clock.now)
+        self.store.studies.create(self.spec(1), now=self.clock.now)
         self.num_to_come -= 1
 
     def new_token(self) -> str:
@@ -138,8 +138,8 @@ class Simulation:
     @property
     def has_ended(self) -> bool:
         """Whether every study has, and no attempt is left."""
-        is_live = any(study.state in LIVE_STUDIES for study in self.store.studies())
-        return not (self.num_to_come or is_live or self.store.open_attempts())
+        is_live = any(study.state in LIVE_STUDIES for study in self.store.studies.page())
+        return not (self.num_to_come or is_live or self.store.attempts.open())
 
     def cycle(self) -> None:
         """Every controller has its turn, and the world moves on: a little, or to what happens next.
@@ -168,15 +168,15 @@ class Simulation:
 
     def check_ledger(self) -> None:
         reserved: dict[str, int] = {}
-        for attempt in self.store.open_attempts():
+        for attempt in self.store.attempts.open():
             self.world.insist(len(set(attempt.devices)) == attempt.plan.world_size, f"{attempt.key} is not whole")
             for device in attempt.devices:
                 reserved[device] = reserved.get(device, 0) + attempt.mib_per_rank
         self.world.insist(all(mib <= 96 for mib in reserved.values()), f"over-subscribed {reserved}")
 
     def check_end(self) -> None:
-        for study in self.store.studies():
-            trials = self.store.trials(study.id)
+        for study in self.store.studies.page():
+            trials = self.store.trials.page(study.id)
             searched = [trial.number for trial in trials if trial.origin is Origin.SEARCH]
             assert len(searched) == study.spec["budget"]["trials"], "none lost or doubled"
             assert [trial.number for trial in trials] == list(range(len(trials))), "none lost or doubled"
@@ -188,7 +188,7 @@ class Simulation:
         assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED, TrialState.INFEASIBLE), f"{where}: {trial}"
         # A controller that begins believes the wall clock: how long does the study wait for nodes that join?
         is_misled = self.world.has_jumped and self.world.term > 1
-        attempts = self.store.attempts(trial.id)
+        attempts = self.store.attempts.of_trial(trial.id)
         ran_out = bool(attempts) and attempts[-1].outcome is Outcome.OUT_OF_MEMORY
         returns = trial.plan is not None and not ran_out  # the devices of its plan are waited for
         is_whole = returns or not self.world.num_lost_nodes
@@ -201,7 +201,7 @@ class Simulation:
             # The second failure reserves a whole device; a third shows that the trial has outgrown one.
             assert trial.num_oom <= 3 and trial.state is not TrialState.INFEASIBLE, f"{where}: {trial}"
         if trial.state is TrialState.COMPLETED:
-            objectives = Objectives.of_spec(self.store.study(trial.study_id).spec)
+            objectives = Objectives.of_spec(self.store.studies.get(trial.study_id).spec)
             values = dict(zip(objectives.names, objectives.values_of(trial) or (), strict=True))
             expected = objective(trial.id, trial.attempt, trial.step)
             assert values.get("score", expected) == expected, f"{where}: value of another attempt"
@@ -209,7 +209,7 @@ class Simulation:
         if trial.state is TrialState.COMPLETED and (trial.step == 8 or not objectives.measured):
             done = [a.attempt for a in attempts if a.outcome is Outcome.DONE]  # those before the last one paused it
             assert done[-1:] == [trial.attempt] == [self.world.completed[trial.id]], f"{where}: completed by {done}"
-        stored = {(m.trial_id, m.attempt, m.seq): m for m in self.store.metrics(trial.id)}
+        stored = {(m.trial_id, m.attempt, m.seq): m for m in self.store.reports.metrics(trial.id)}
         steps = [m.step for m in stored.values()]
         assert len(set(steps)) == len(steps), f"{where}: a step counts twice"
         newest: dict[int, tuple[int, int]] = {}

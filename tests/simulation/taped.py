@@ -30,6 +30,7 @@ from scamp_service.host import Process
 from scamp_service.lifecycle import LIVE_STUDIES, Outcome
 from scamp_service.model import Json
 from scamp_service.simulation.executor import Trainings, VirtualExecutor
+from scamp_service.store.parts.reports import Reports
 from scamp_service.store.store import Store
 from tests.quick_store import empty_store
 from tests.simulation.candidates import objective
@@ -88,34 +89,34 @@ def devices_of(nodes: Sequence[str]) -> Cluster:
     return Cluster(tuple(Device(f"{node}/{i}", node, i, "virtual", 96) for node in nodes for i in range(2)))
 
 
-class RecordedStore:
+class RecordedReports:
     """Passes the reports of ranks on to a store, and records them."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, reports: Reports, clock: Clock) -> None:
+        self._reports, self._clock = reports, clock
         self.tape: list[Taped] = []
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        is_accepted = getattr(self._store, name)(*args, **kwargs)
+        is_accepted = getattr(self._reports, name)(*args, **kwargs)
         self.tape.append(Taped(self._clock.now, name, (args, kwargs, is_accepted)))
         return is_accepted
 
-    def report_started(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("report_started", *args, **kwargs)
+    def start(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("start", *args, **kwargs)
 
-    def report(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("report", *args, **kwargs)
+    def add(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("add", *args, **kwargs)
 
-    def report_outcome(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call("report_outcome", *args, **kwargs)
+    def end(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call("end", *args, **kwargs)
 
 
 class SimulatorWithFaults(VirtualExecutor):
     """The executor of simulations, where ranks die, and devices leave and join."""
 
-    def __init__(self, store: RecordedStore, nodes: list[str]) -> None:
+    def __init__(self, reports: RecordedReports, nodes: list[str]) -> None:
         all_devices = devices_of(["n0", "n1"])
-        recorded: Any = store
+        recorded: Any = reports
         trainings = Trainings(_seconds_of, _values, lambda order: None, 1.0)
         super().__init__(recorded, all_devices, Progress(domains_of(all_devices)), trainings)
         self.nodes = nodes
@@ -305,7 +306,7 @@ class Run:
     def simulate(self) -> list[Taped]:
         """Run the tape in the simulator; returns it with the reports of ranks, all in the order in which they came."""
         store = empty_store()
-        recorded = RecordedStore(store, self.clock)
+        recorded = RecordedReports(store.reports, self.clock)
         executor = SimulatorWithFaults(recorded, self.nodes)
 
         def play(event: Taped) -> None:
@@ -333,10 +334,10 @@ class Run:
                     ranks.leave(event.value)
                 case "join":
                     ranks.see_nodes(frozenset())
-                case "report_started" | "report" | "report_outcome":
+                case "start" | "add" | "end":
                     args, kwargs, is_accepted = event.value
-                    assert getattr(store, event.kind)(*args, **kwargs) == is_accepted, f"{event.kind} of {args}"
-                    if event.kind == "report_outcome":
+                    assert getattr(store.reports, event.kind)(*args, **kwargs) == is_accepted, f"{event.kind} of {args}"
+                    if event.kind == "end":
                         ranks.end(f"{args[0]}/{args[1]}", args[3])
 
         for _ in self._ticks(store, ranks, play):
@@ -362,15 +363,15 @@ class Run:
             while to_come and to_come[0].at <= self.clock.now:
                 event = to_come.popleft()
                 if event.kind == "study":
-                    store.create_study(event.value, now=self.clock.now)
+                    store.studies.create(event.value, now=self.clock.now)
                 elif event.kind == "leave":
                     self.nodes.remove(event.value)
                 elif event.kind == "join":
                     self.nodes.append(event.value)
                 play(event)
             controller.tick()
-            is_live = any(study.state in LIVE_STUDIES for study in store.studies())
-            if not (to_come or is_live or store.open_attempts()):
+            is_live = any(study.state in LIVE_STUDIES for study in store.studies.page())
+            if not (to_come or is_live or store.attempts.open()):
                 return
             self.clock.now += TICK_SECONDS
         raise AssertionError(f"not finished after {LIMIT_SECONDS} virtual seconds")

@@ -139,9 +139,9 @@ class World:
             d.node in self.lost_nodes or d.id in self.absent for d in self._devices_of(order)
         ):
             return
-        if not self.store.report_started(order.trial_id, order.attempt, order.token, now=self.clock.now):
+        if not self.store.reports.start(order.trial_id, order.attempt, order.token, now=self.clock.now):
             return
-        if any(a.key == order.key and a.outcome for a in self.store.attempts(order.trial_id)):
+        if any(a.key == order.key and a.outcome for a in self.store.attempts.of_trial(order.trial_id)):
             return
         self.disk.setdefault(order.trial_id, set())
         kept = self.disk.get(order.resume.trial_id, set()) if order.resume else set()
@@ -220,7 +220,7 @@ class World:
             measured = (min(needed_mib, order.mib_per_rank + 1) if grown else needed_mib) * MIB
             self.send(
                 gang,
-                lambda: self.store.report(
+                lambda: self.store.reports.add(
                     Report(order.trial_id, order.attempt, order.token, measured_bytes=measured),
                     now=self.clock.now,
                 ),
@@ -286,7 +286,7 @@ class World:
         order = gang.order
 
         def deliver() -> bool:
-            accepted = self.store.report(
+            accepted = self.store.reports.add(
                 Report(
                     order.trial_id,
                     order.attempt,
@@ -347,7 +347,7 @@ class World:
         order = gang.order
 
         def deliver() -> bool:
-            accepted = self.store.report_outcome(
+            accepted = self.store.reports.end(
                 order.trial_id, order.attempt, order.token, outcome, detail, now=self.clock.now
             )
             if accepted and outcome is Outcome.RESUMES_DIFFERENTLY and not gang.has_answer:

@@ -17,7 +17,7 @@ class OneBlob:
 
     data: bytes
 
-    def blob(self, sha256: str) -> bytes:
+    def get(self, sha256: str) -> bytes:
         """The zip, whatever its hash."""
         return self.data
 

@@ -115,9 +115,9 @@ class TraceCache:
 
 
 class Blobs(Protocol):
-    """The part of the store that a tracer needs."""
+    """The part of the store that a tracer needs: see ``store.parts.blobs``."""
 
-    def blob(self, sha256: str) -> bytes:
+    def get(self, sha256: str) -> bytes:
         """Zip of a user's files, by its SHA-256."""
         ...
 
@@ -127,7 +127,7 @@ class Tracer:
 
     def __init__(
         self,
-        store: Blobs,
+        blobs: Blobs,
         cache_dir: Path,
         seconds: int,
         *,
@@ -140,7 +140,7 @@ class Tracer:
         ``under_way`` is told what is traced. With ``one_workload`` the processes are given no other user's code, so
         they keep the libraries that it imports.
         """
-        self._store, self._cache_dir, self._seconds, self._on_cuda = store, cache_dir, seconds, on_cuda
+        self._blobs, self._cache_dir, self._seconds, self._on_cuda = blobs, cache_dir, seconds, on_cuda
         self._under_way, self._one_workload = under_way or UnderWay(), one_workload
         self.cache = TraceCache(cache_dir / "traces", on_cuda)
 
@@ -177,7 +177,7 @@ class Tracer:
         files: dict[str, str | None] = {"code_zip": None, "code_dir": None}
         if code is not None:
             folder = (self._cache_dir / "code").resolve()
-            files["code_zip"] = str(process.persist(lambda: code_zip(folder, code, lambda: self._store.blob(code))))
+            files["code_zip"] = str(process.persist(lambda: code_zip(folder, code, lambda: self._blobs.get(code))))
             files["code_dir"] = str(folder / code)
         message = {
             "ask": request_kind,

@@ -1,4 +1,4 @@
-"""Orders the trials of a study by a column of their table. Pure: ``reads`` reads the columns that an order needs."""
+"""Orders the trials of a study by a column of their table. Pure: ``trial_table`` reads the columns that it needs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Json
 from scamp_service.store import queries as sql
-from scamp_service.store.connected import Connected, no_study
+from scamp_service.store.parts.part import Part, no_study
 from scamp_service.store.rows import Score
 from scamp_service.store.schema import load_json
 from scamp_service.store.table.order import PARAMETER, VALUES, SortOrder, order_of, sorted_numbers
@@ -20,7 +20,7 @@ from scamp_service.study.objectives import Objectives
 from scamp_service.study.spaces.parameter_axes import MISSING, axes_of, leaves_in, value_at
 
 
-class TrialTable(Connected):
+class TrialTable(Part):
     """Chosen trials of a study in their order, and some columns of them."""
 
     def numbers(

@@ -54,15 +54,15 @@ class Filler:
         return self.now
 
     def study(self, name: str, candidates: Sequence[Json], trials: int = 12, warnings: Sequence[str] = ()) -> Study:
-        study = self.store.create_study(spec(name, trials), warnings=warnings, now=self.tick())
-        self.store.create_trials(study.id, list(enumerate(candidates)), now=self.tick())
+        study = self.store.studies.create(spec(name, trials), warnings=warnings, now=self.tick())
+        self.store.trials.create(study.id, list(enumerate(candidates)), now=self.tick())
         return study
 
     def ids(self, study: Study) -> list[int]:
-        return [trial.id for trial in self.store.trials(study.id)]
+        return [trial.id for trial in self.store.trials.page(study.id)]
 
     def move(self, trial: int, state: TrialState, attempt: int, to: TrialState, **changed: Any) -> None:
-        assert self.store.move_trial(trial, state, attempt, to, now=self.tick(), **changed)
+        assert self.store.trials.move(trial, state, attempt, to, now=self.tick(), **changed)
 
     def plan(
         self, trial: int, plan: Plan, mib: int, reason: str = "the smallest degree that fits", is_timed: bool = True
@@ -75,7 +75,7 @@ class Filler:
     def begin(
         self, trial: int, attempt: int, devices: tuple[str, ...], reason: str = "best fit: 3 MiB stay free"
     ) -> None:
-        row = self.store.trial(trial)
+        row = self.store.trials.get(trial)
         assert row.plan is not None
         token = f"token {trial}/{attempt}"
         new = new_attempt(
@@ -83,14 +83,14 @@ class Filler:
             placement_reason=reason, now=self.tick(),
         )  # fmt: skip
         planned = changed(new, prediction=row.prediction, step_seconds=row.predicted_step_seconds)
-        begun = self.store.begin_attempt(planned)
-        assert begun and self.store.report_started(trial, attempt, token, now=self.tick())
+        begun = self.store.attempts.begin(planned)
+        assert begun and self.store.reports.start(trial, attempt, token, now=self.tick())
 
     def report(self, trial: int, attempt: int, step: int, value: float, measured: float = 0.0) -> None:
         values = {"accuracy": value, "loss": 2.3 * (1 - value)}
         metric = Metric(trial, attempt, step, step, values, self.tick())
         line = LogLine(trial, attempt, 0, step, self.now, f"step {step} accuracy {value:.4f}")
-        assert self.store.report(
+        assert self.store.reports.add(
             Report(
                 trial,
                 attempt,
@@ -112,8 +112,8 @@ class Filler:
 
     def end(self, trial: int, attempt: int, outcome: Outcome, detail: str = "") -> None:
         token, now = f"token {trial}/{attempt}", self.tick()
-        assert self.store.report_outcome(trial, attempt, token, outcome, detail, now=now)
-        assert self.store.move_attempt(trial, attempt, [AttemptState.RUNNING], AttemptState.ENDED, now=now)
+        assert self.store.reports.end(trial, attempt, token, outcome, detail, now=now)
+        assert self.store.attempts.move(trial, attempt, [AttemptState.RUNNING], AttemptState.ENDED, now=now)
 
     def trained(self, trial: int, plan: Plan, mib: int, best: float, until: int = 120) -> None:
         self.plan(trial, plan, mib)
@@ -163,8 +163,8 @@ def fill(store: Store) -> None:
     fill.train(ids[7], 1, 0.93, 30, 60)
     fill.plan(ids[8], two, 66, "waits for 69 MiB on 2 devices at once: node-a/1 has 96 free, node-b/0 comes next")
     _fail(fill)
-    store.record_cluster(RecordedCluster("ready", "", DEVICES), now=time.time())
-    assert store.take_lease("controller", "test", None, now=time.time())
+    store.cluster.record(RecordedCluster("ready", "", DEVICES), now=time.time())
+    assert store.leases.take("controller", "test", None, now=time.time())
 
 
 def _fail(fill: Filler) -> None:

@@ -60,14 +60,14 @@ def test_the_examples_are_accepted_and_a_copy_takes_the_files_along(browser: Bro
         expect(page.locator("h1")).to_have_text("its copy")
         page.close()
     store = Store(settings.url)
-    assert store.study(2).code == store.study(3).code is not None
-    assert store.study(3).spec == {**store.study(2).spec, "name": "its copy", "paused": True}
+    assert store.studies.get(2).code == store.studies.get(3).code is not None
+    assert store.studies.get(3).spec == {**store.studies.get(2).spec, "name": "its copy", "paused": True}
     store.close()
 
 
 @pytest.mark.sample
 def test_a_mistake_is_said_beside_the_button_and_the_text_stays(browser: Browser, address: str, store: Store) -> None:
-    before = len(store.studies(limit=1000))
+    before = len(store.studies.page(limit=1000))
     page = browser.new_page()
     page.goto(f"{address}/new")
     text, begin = page.locator("#spec"), page.get_by_label("Begin with")
@@ -80,7 +80,7 @@ def test_a_mistake_is_said_beside_the_button_and_the_text_stays(browser: Browser
     text.fill("name: [")
     page.get_by_role("button", name="Submit study").click()
     expect(page.locator("#wrong")).to_contain_text("not valid YAML in line 1")
-    assert len(store.studies(limit=1000)) == before
+    assert len(store.studies.page(limit=1000)) == before
     page.close()
 
 
@@ -117,7 +117,7 @@ def test_a_candidate_is_added_as_a_variant_of_a_trial(open_page: Callable[..., P
     params.fill('{"depth": 4}')
     page.get_by_role("dialog").get_by_role("button", name="Add candidate").click()
     expect(page.get_by_text("Trial 1 is added")).to_be_visible()
-    added = store.trials(study.id)[1]
+    added = store.trials.page(study.id)[1]
     assert added.params["depth"] == 4 and 1e-4 <= added.params["lr"] <= 1e-2, "what is left out is random"
 
 
@@ -128,15 +128,15 @@ def test_limits_are_changed_and_failed_trials_run_again(open_page: Callable[...,
     page.get_by_role("button", name="Limits…").click()
     page.get_by_role("spinbutton", name="Trials", exact=True).fill("9")
     page.get_by_label("Trials at once").fill("2")
-    store.extend_study(study.id, {"seconds": 900.0}, now=time.time())  # by somebody else, meanwhile
+    store.requests.extend(study.id, {"seconds": 900.0}, now=time.time())  # by somebody else, meanwhile
     page.get_by_role("button", name="Change").click()
     expect(page.locator("#done")).to_have_text("0 of 9")
-    assert store.study(study.id).spec["budget"]["seconds"] == 900
+    assert store.studies.get(study.id).spec["budget"]["seconds"] == 900
     page.get_by_role("button", name="Limits…").click()
     page.get_by_label("Trials at once").fill("")
     page.get_by_role("spinbutton", name="Trials", exact=True).press("Enter")
     expect(page.locator("#limits")).to_be_hidden()
-    budget = store.study(study.id).spec["budget"]
+    budget = store.studies.get(study.id).spec["budget"]
     assert (budget["trials"], budget["max_concurrent"]) == (9, None)
 
     (trial,) = fill.ids(study)

@@ -82,11 +82,11 @@ def test_a_new_study_appears_and_is_stopped_only_when_confirmed(open_page: Calla
     expect(page.get_by_role("dialog")).to_contain_text("1 trial of “to be stopped”")
     page.get_by_role("button", name="Keep running").click()
     expect(page.get_by_role("dialog")).to_be_hidden()
-    assert store.study(study.id).state == "RUNNING"
+    assert store.studies.get(study.id).state == "RUNNING"
     page.get_by_role("button", name="Stop study").click()
     page.get_by_role("dialog").get_by_role("button", name="Stop study").click()
     expect(page.locator("#state")).to_have_text("Stopping")
-    assert store.study(study.id).state == "STOPPING"
+    assert store.studies.get(study.id).state == "STOPPING"
 
 
 @pytest.mark.browser
@@ -96,16 +96,16 @@ def test_an_ended_study_is_deleted_only_when_confirmed(open_page: Callable[..., 
     expect(page.get_by_role("button", name="Delete study")).to_be_hidden()
     (trial,) = Filler(store).ids(study)
     Filler(store).move(trial, T.WAITING, 0, T.CANCELLED)
-    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=time.time())
+    assert store.studies.move(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=time.time())
     page.get_by_role("button", name="Delete study").click()
     expect(page.get_by_role("dialog")).to_contain_text("“to be deleted” with its 1 trial")
     page.get_by_role("button", name="Keep it").click()
-    assert store.study(study.id).state == "COMPLETED"
+    assert store.studies.get(study.id).state == "COMPLETED"
     page.get_by_role("button", name="Delete study").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete study").click()
     expect(page.get_by_role("heading", name="Studies")).to_be_visible()
     expect(page.locator("#rows")).not_to_contain_text("to be deleted")
-    assert study.id not in [study_row.id for study_row in store.studies(limit=1000)]
+    assert study.id not in [study_row.id for study_row in store.studies.page(limit=1000)]
 
 
 @pytest.mark.browser
@@ -117,7 +117,7 @@ def test_a_completed_study_without_a_completed_trial_is_not_shown_as_a_success(
     (trial,) = fill.ids(study)
     pages = [open_page(f"/studies/{study.id}"), open_page("/")]
     fill.move(trial, T.WAITING, 0, T.INFEASIBLE, reason="needs 400 MiB; the largest device offers 96 MiB")
-    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=fill.tick())
+    assert store.studies.move(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=fill.tick())
     marks = [pages[0].locator("#state"), pages[1].locator("#rows tr", has_text="nothing trained").locator(".c-state")]
     for mark in marks:
         expect(mark).to_have_text("Completed, no trial succeeded")
@@ -137,7 +137,7 @@ def test_trouble_is_shown_with_what_to_do(browser: Browser, tmp_path: Path) -> N
         expect(page.get_by_role("heading", name="No studies yet")).to_be_visible()
         expect(page.locator("#cli")).to_have_text(f"scamp submit examples/digits.yaml --address {url}")
         expect(page.locator("#banner")).to_contain_text("cluster is starting")
-        store.record_cluster(RecordedCluster("ready", "", DEVICES), now=time.time() - 60)
+        store.cluster.record(RecordedCluster("ready", "", DEVICES), now=time.time() - 60)
         page.goto(f"{url}/cluster")
         expect(page.locator("#banner")).to_contain_text("The controller has been silent for 1 m ")
         page.goto(f"{url}/studies/77")

@@ -87,7 +87,7 @@ def test_a_curve_under_the_pointer_is_named_and_its_row_marked(open_page: Callab
 @pytest.mark.browser
 def test_what_ranks_report_is_seen_without_a_reload(open_page: Callable[..., Page], store: Store) -> None:
     fill = Filler(store)
-    running = fill.ids(store.study(1))[6]
+    running = fill.ids(store.studies.get(1))[6]
     study, trial, cluster = open_page("/studies/1"), open_page("/studies/1/trials/6"), open_page("/cluster")
     row = study.locator("#trials tr.row", has=study.get_by_role("link", name="6", exact=True))
     expect(row).to_contain_text("0.8301")

@@ -58,7 +58,7 @@ def test_a_trial_says_that_its_step_time_is_corrected_by_earlier_trials(
     (trial,) = fill.ids(fill.study("learned", [{"depth": 2, "lr": 0.001}], trials=1))
     sized_trial = changed(sized(Plan(32)), step_seconds=0.026, step_factor=1.3)
     fill.move(trial, T.WAITING, 0, T.QUEUED, sized=sized_trial, reason="fits", changes=TrialChanges(family="vit"))
-    page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
+    page = open_page(f"/studies/{store.trials.get(trial).study_id}/trials/0")
     expect(page.locator("#step-time")).to_have_text("26 ms / –")
     expect(page.locator("#plan-time")).to_contain_text("26 ms, which is × 1.30 as in earlier trials of its family")
 
@@ -72,7 +72,7 @@ def test_a_trial_lists_the_plans_that_were_compared_and_which_was_chosen(
     options = (Option(Plan(32), Prediction(97 * MIB), 96), Option(wide, Prediction(60 * MIB), 96))
     sized_trial = replace(sized(wide), options=options)
     fill.move(trial, T.WAITING, 0, T.QUEUED, sized=sized_trial, reason="fits", changes=TrialChanges(family="vit"))
-    page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
+    page = open_page(f"/studies/{store.trials.get(trial).study_id}/trials/0")
     expect(page.locator("#options-aside")).to_have_text("the first plan that fits was chosen")
     expect(page.locator("#options-rows tr").first).to_contain_text("over 96 MiB")
     expect(page.locator("#options-rows tr").nth(1)).to_contain_text("chosen")
@@ -117,7 +117,7 @@ def plan_pipeline(fill: Filler, num_micro_batches: int = 4) -> int:
 def test_a_trial_draws_a_step_of_its_pipeline(open_page: Callable[..., Page], store: Store) -> None:
     fill = Filler(store)
     trial = plan_pipeline(fill)
-    page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
+    page = open_page(f"/studies/{store.trials.get(trial).study_id}/trials/0")
     step = page.locator("#timeline svg.step")
     expect(page.locator("#timeline-aside")).to_have_text("predicted 161 ms · 20 % bubble · 5.0 % communication")
     expect(
@@ -145,7 +145,7 @@ def test_a_trial_draws_a_step_of_its_pipeline(open_page: Callable[..., Page], st
 @pytest.mark.browser
 def test_a_long_step_scrolls_in_its_figure_and_the_page_does_not(open_page: Callable[..., Page], store: Store) -> None:
     trial = plan_pipeline(Filler(store), num_micro_batches=16)
-    page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
+    page = open_page(f"/studies/{store.trials.get(trial).study_id}/trials/0")
     plot = page.locator("#timeline .plot")
     expect(plot).to_be_visible()
     assert plot.evaluate("e => e.scrollWidth <= e.clientWidth"), "a wide window shows all of it"

@@ -16,7 +16,7 @@ def test_the_history_has_trials_that_have_begun_and_names_those_worth_a_curve(ap
     assert (history["number"], history["state"], history["step"]) == ([0, 1], ["COMPLETED", "RUNNING"], [30, 0])
     assert history["value"] == [0.53, None]
     assert history["leading"] == [1, 0], "a running trial comes first"
-    assert history["last_event_id"] == api.store.last_event_id()
+    assert history["last_event_id"] == api.store.events.last_id()
 
 
 def test_the_history_may_be_of_chosen_trials(api: InProcess) -> None:
@@ -44,7 +44,7 @@ def test_the_front_has_the_values_of_all_objectives_and_says_who_is_on_it(api: I
 
 def test_a_curve_is_thinned_and_keeps_its_ends(api: InProcess) -> None:
     fill(api.store)
-    running = api.store.trials(1)[1].id
+    running = api.store.trials.page(1)[1].id
     report(api.store, running, steps=list(range(1, 101)))
     (curve,) = api.get(f"{FIRST}/curves?number=1&points=10").json()["items"]
     assert (curve["number"], curve["metric"], curve["resumed"]) == (1, "accuracy", [])
@@ -62,7 +62,7 @@ def test_curves_are_of_the_trials_and_the_metric_that_were_asked_for(api: InProc
 
 def test_a_page_of_curves_ends_before_too_many_evaluations(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(api.store)
-    report(api.store, api.store.trials(1)[1].id, steps=[10, 20])
+    report(api.store, api.store.trials.page(1)[1].id, steps=[10, 20])
     monkeypatch.setattr("api.routes.charts.MOST_ROWS", 4)  # the trials have 3 and 2
     first = api.get(f"{FIRST}/curves?number=0&number=1").json()
     assert ([curve["number"] for curve in first["items"]], first["next"]) == ([0], 0)

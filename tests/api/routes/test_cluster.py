@@ -23,9 +23,9 @@ def test_the_cluster_is_starting_until_a_controller_reports(api: InProcess) -> N
 def test_the_cluster_shows_devices_filled_by_gangs_and_who_waits(api: InProcess) -> None:
     study = fill(api.store)
     now = time.time()
-    api.store.take_lease("controller", "c", None, now=now)
+    api.store.leases.take("controller", "c", None, now=now)
     cluster_state = RecordedCluster("ready", "", (DEVICE,), speed="a CPU was measured in 8 s")
-    api.store.record_cluster(cluster_state, now=now)
+    api.store.cluster.record(cluster_state, now=now)
     view = api.get("/v1/cluster").json()
     assert view["speed"] == "a CPU was measured in 8 s"
     assert (view["status"], view["controller_alive"]) == ("ready", True)
@@ -39,8 +39,8 @@ def test_the_cluster_shows_devices_filled_by_gangs_and_who_waits(api: InProcess)
 
 def test_the_cluster_is_starting_again_when_the_controller_falls_silent(api: InProcess) -> None:
     long_ago = time.time() - 60
-    api.store.take_lease("controller", "c", None, now=long_ago)
-    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=long_ago)
+    api.store.leases.take("controller", "c", None, now=long_ago)
+    api.store.cluster.record(RecordedCluster("ready", "", (DEVICE,)), now=long_ago)
     view = api.get("/v1/cluster").json()
     assert (view["status"], view["controller_alive"]) == ("starting", False)
     assert view["controller_silent_seconds"] == pytest.approx(60, abs=5)
@@ -49,10 +49,10 @@ def test_the_cluster_is_starting_again_when_the_controller_falls_silent(api: InP
 
 def test_a_waiting_trial_shows_the_ranks_of_its_plan(api: InProcess) -> None:
     study = fill(api.store)
-    waiting = api.store.trials(study.id)[2]
+    waiting = api.store.trials.page(study.id)[2]
     assert api.get("/v1/cluster").json()["waiting"][0]["num_ranks"] == 0
     planned = sized(Plan(2, 2, tp=2, dp_replicate=2))
-    assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
+    assert api.store.trials.move(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
     assert api.get("/v1/cluster").json()["waiting"][0]["num_ranks"] == 4
 
 
@@ -63,7 +63,7 @@ def test_the_cluster_says_who_leads_since_when_and_which_errors_were_survived(ap
     errors.add("finish a cycle", Unavailable("locked"), 0, now=30.0)
     errors.add("propose 4 candidates", ValueError("no such sampler"), 3, now=40.0)
     leader = RecordedController("head", 17, since=10.0, errors=errors.recent)
-    api.store.record_cluster(RecordedCluster("ready", "", controller=leader), now=time.time())
+    api.store.cluster.record(RecordedCluster("ready", "", controller=leader), now=time.time())
     view = api.get("/v1/cluster").json()["controller"]
     assert (view["host"], view["pid"], view["since"]) == ("head", 17, 10.0)
     assert [(error["doing"], error["error"], error["study_id"], error["times"]) for error in view["errors"]] == [
@@ -75,14 +75,14 @@ def test_the_cluster_says_who_leads_since_when_and_which_errors_were_survived(ap
 
 def test_waiting_trials_say_what_they_lack_and_more_devices_are_tried_in_a_simulation(api: InProcess) -> None:
     study = fill(api.store)
-    waiting = api.store.trials(study.id)[2]
+    waiting = api.store.trials.page(study.id)[2]
     now = time.time()
-    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=now)
+    api.store.cluster.record(RecordedCluster("ready", "", (DEVICE,)), now=now)
     view = api.get("/v1/cluster").json()["waiting"][0]
     assert (view["blocked"], view["starts_in_seconds"]) == ("plan", None)
     api.app.state.forecasts._known = None  # not kept from before
     planned = changed(sized(Plan(4, 1, dp_replicate=2)), step_seconds=3.0)
-    assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
+    assert api.store.trials.move(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
     view = api.get("/v1/cluster").json()["waiting"][0]
     assert (view["blocked"], view["starts_in_seconds"]) == ("too large", None)  # two ranks, one device
     answer = api.get("/v1/cluster/what-if?add=2xA100-40").json()

@@ -23,7 +23,7 @@ from workloads.trial import ARTIFACTS, TrialContext
 
 def test_kept_files_are_listed_and_downloaded(api: InProcess) -> None:
     study = fill(api.store)
-    trial = api.store.trials(study.id)[0]
+    trial = api.store.trials.page(study.id)[0]
     path = f"/v1/studies/{study.id}/trials/0/files"
     assert api.get(path).json() == {"items": [], "next": None}
     kept = TrialContext(folder=api.app.state.settings.checkpoints / str(trial.id) / ARTIFACTS)
@@ -38,7 +38,7 @@ def test_kept_files_are_listed_and_downloaded(api: InProcess) -> None:
 @pytest.mark.parametrize("name", ["none.txt", "..%2F..%2Fscamp.db", "plots", "%00"])
 def test_other_names_are_not_found(api: InProcess, name: str) -> None:
     study = fill(api.store)
-    trial = api.store.trials(study.id)[0]
+    trial = api.store.trials.page(study.id)[0]
     TrialContext(folder=api.app.state.settings.checkpoints / str(trial.id) / ARTIFACTS).keep("plots/a", b"")
     assert api.get(f"/v1/studies/{study.id}/trials/0/files/{name}").status_code == 404
 
@@ -47,7 +47,7 @@ def test_other_names_are_not_found(api: InProcess, name: str) -> None:
 def test_no_trap_among_kept_files_is_read_or_listed(api: InProcess, tmp_path: Path, trap: str) -> None:
     """A link as a file, as a folder, as the folder of all files, and as that of the trial; and a FIFO."""
     study = fill(api.store)
-    folder = api.app.state.settings.checkpoints / str(api.store.trials(study.id)[0].id) / ARTIFACTS
+    folder = api.app.state.settings.checkpoints / str(api.store.trials.page(study.id)[0].id) / ARTIFACTS
     outside = tmp_path / "outside"
     (outside / ARTIFACTS).mkdir(parents=True)
     for secret in (outside / "secret", outside / ARTIFACTS / "secret"):
@@ -75,8 +75,8 @@ def test_no_trap_in_a_checkpoint_is_read(
     api: InProcess, tmp_path: Path, trap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = fill(api.store)
-    trial = api.store.trials(study.id)[1]
-    assert api.store.report(Report(trial.id, 1, SECRET, checkpoint_step=10), now=time.time())
+    trial = api.store.trials.page(study.id)[1]
+    assert api.store.reports.add(Report(trial.id, 1, SECRET, checkpoint_step=10), now=time.time())
     step = CheckpointName(trial.id, 10).folder(api.app.state.settings.checkpoints)
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -105,7 +105,9 @@ def test_no_trap_in_a_checkpoint_is_read(
 
 def test_an_unchanged_file_is_not_sent_again(api: InProcess) -> None:
     study = fill(api.store)
-    kept = TrialContext(folder=api.app.state.settings.checkpoints / str(api.store.trials(study.id)[0].id) / ARTIFACTS)
+    kept = TrialContext(
+        folder=api.app.state.settings.checkpoints / str(api.store.trials.page(study.id)[0].id) / ARTIFACTS
+    )
     kept.keep("a", b"old")
     path = f"/v1/studies/{study.id}/trials/0/files/a"
     condition = {"If-None-Match": api.get(path).headers["etag"]}
@@ -116,7 +118,9 @@ def test_an_unchanged_file_is_not_sent_again(api: InProcess) -> None:
 
 def test_a_part_of_a_file_is_sent(api: InProcess) -> None:
     study = fill(api.store)
-    kept = TrialContext(folder=api.app.state.settings.checkpoints / str(api.store.trials(study.id)[0].id) / ARTIFACTS)
+    kept = TrialContext(
+        folder=api.app.state.settings.checkpoints / str(api.store.trials.page(study.id)[0].id) / ARTIFACTS
+    )
     kept.keep("a", b"0123456789")
     path = f"/v1/studies/{study.id}/trials/0/files/a"
     answer = api.get(path, headers={"Range": "bytes=8-99"})
@@ -128,10 +132,10 @@ def test_a_part_of_a_file_is_sent(api: InProcess) -> None:
 
 def test_a_checkpoint_is_one_archive_with_the_state_dictionary(api: InProcess, tmp_path: Path) -> None:
     study = fill(api.store)
-    trial = api.store.trials(study.id)[1]
+    trial = api.store.trials.page(study.id)[1]
     path = f"/v1/studies/{study.id}/trials/1/checkpoint"
     assert "has no checkpoint" in api.get(path).json()["detail"]
-    assert api.store.report(Report(trial.id, 1, SECRET, checkpoint_step=10), now=time.time())
+    assert api.store.reports.add(Report(trial.id, 1, SECRET, checkpoint_step=10), now=time.time())
     assert "step 10 cannot be read: No such file or directory" in api.get(path).json()["detail"]
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     checkpoint.save(

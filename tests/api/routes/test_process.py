@@ -23,16 +23,16 @@ def test_ready_needs_a_controller_that_holds_the_lease(api: InProcess) -> None:
     assert api.get("/healthz").json() == {"status": "ok"}
     answer = api.get("/readyz")
     assert (answer.status_code, answer.json()["controller"]) == (503, "no controller holds the lease")
-    first = api.store.take_lease("controller", "c", None, now=time.time() - 30)
+    first = api.store.leases.take("controller", "c", None, now=time.time() - 30)
     assert "silent for 30 s" in api.get("/readyz").json()["controller"]
-    assert first and api.store.renew_lease("controller", first, now=time.time())
+    assert first and api.store.leases.renew("controller", first, now=time.time())
     answer = api.get("/readyz")
     assert answer.status_code == 200
     assert answer.json() == {"status": "ready", "database": "ok", "data_directory": "ok", "controller": "ok"}
 
 
 def test_a_full_disk_is_reported(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = api.store.take_lease("controller", "c", None, now=time.time())
+    lease = api.store.leases.take("controller", "c", None, now=time.time())
     assert lease and api.get("/readyz").status_code == 200
     assert api.get("/v1/cluster").json()["data_directory"] == ""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
@@ -44,14 +44,14 @@ def test_a_full_disk_is_reported(api: InProcess, monkeypatch: pytest.MonkeyPatch
 
 def test_an_api_that_runs_alone_needs_no_data_directory(tmp_path: Path) -> None:
     alone = InProcess(settings_in(tmp_path).model_copy(update={"data_dir": tmp_path / "none"}))
-    assert alone.store.take_lease("controller", "c", None, now=time.time())
+    assert alone.store.leases.take("controller", "c", None, now=time.time())
     assert alone.get("/readyz").json()["data_directory"] == "ok"
     alone.close()
 
 
 def test_a_database_that_cannot_be_written_is_reported(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready_probe, "FRESH_SECONDS", 0.0)
-    assert api.store.take_lease("controller", "c", None, now=time.time())
+    assert api.store.leases.take("controller", "c", None, now=time.time())
     before = api.store.identity()
     assert api.get("/readyz").json()["database"] == "ok" and api.store.identity() == before
     path = api.store._database.path
@@ -80,7 +80,7 @@ def test_a_server_that_hangs_is_reported_and_takes_no_thread_from_other_answers(
 ) -> None:
     with postgres() as server:
         api = InProcess(settings_in(tmp_path, database_url=server.create_database()))
-        lease = api.store.take_lease("controller", "c", None, now=time.time())
+        lease = api.store.leases.take("controller", "c", None, now=time.time())
         assert lease and api.get("/readyz").status_code == 200
         with server.frozen():
             monkeypatch.setattr(ready_probe, "WAIT_SECONDS", 0.2)
@@ -93,7 +93,7 @@ def test_a_server_that_hangs_is_reported_and_takes_no_thread_from_other_answers(
             assert api.get("/healthz").status_code == api.get("/login").status_code == 200
         monkeypatch.setattr(ready_probe, "WAIT_SECONDS", PATIENCE_SECONDS)
         api.get("/readyz")  # the check that had hung
-        assert api.store.renew_lease("controller", lease, now=time.time())
+        assert api.store.leases.renew("controller", lease, now=time.time())
         assert api.get("/readyz").status_code == 200
         api.close()
 
@@ -106,8 +106,8 @@ def test_a_database_that_cannot_be_read_is_reported_by_ready_and_by_every_answer
     def broken(*_: Any, **__: Any) -> None:
         raise Unavailable("the database cannot be reached")
 
-    for name in ("lease_age", "studies"):
-        monkeypatch.setattr(api.store, name, broken)
+    monkeypatch.setattr(api.store.leases, "age", broken)
+    monkeypatch.setattr(api.store.studies, "page", broken)
     ready, studies = api.get("/readyz"), api.get("/v1/studies")
     assert (ready.status_code, ready.json()["database"]) == (503, "the database cannot be reached")
     assert (studies.status_code, studies.json()["detail"]) == (503, "the database cannot be reached")

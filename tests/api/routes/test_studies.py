@@ -35,7 +35,7 @@ def test_the_same_key_and_body_give_the_same_study(api: InProcess) -> None:
 def test_a_repeated_study_is_the_same_after_an_upgrade_that_changes_defaults(api: InProcess) -> None:
     study = parse_study(SPEC)
     other_default = {**study.to_json(), "budget": {**study.to_json()["budget"], "trials": 7}}
-    api.store.create_study(other_default, request=study.as_given(), idempotency_key="k", now=1.0)
+    api.store.studies.create(other_default, request=study.as_given(), idempotency_key="k", now=1.0)
     assert api.submit(**{"Idempotency-Key": "k"}).json()["id"] == 1
     assert api.submit({**SPEC, "budget": {"trials": 8}}, **{"Idempotency-Key": "k"}).status_code == 409
     assert len(api.get("/v1/studies").json()["items"]) == 1
@@ -68,9 +68,9 @@ def test_a_study_shows_its_trials_by_state_its_best_and_its_summary(api: InProce
 
 def test_an_evaluation_that_is_not_a_number_is_null_in_the_summary(api: InProcess) -> None:
     study = fill(api.store)
-    running = api.store.trials(study.id)[1]
+    running = api.store.trials.page(study.id)[1]
     row = Metric(running.id, 1, 0, 99, {"accuracy": 0.9, "loss": float("nan")}, 1.0)
-    assert api.store.report(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
+    assert api.store.reports.add(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
     end(api.store, running.id)
     assert api.get(f"/v1/studies/{study.id}").json()["summary"]["best_metrics"] == {"accuracy": 0.9, "loss": None}
 
@@ -84,13 +84,13 @@ def test_studies_are_listed_newest_first_when_asked(api: InProcess) -> None:
 
 def test_what_was_learned_is_shown_by_family(api: InProcess) -> None:
     study = fill(api.store)
-    waiting = api.store.trials(study.id)[2]
+    waiting = api.store.trials.page(study.id)[2]
     queued: dict[str, Any] = {"sized": sized(Plan(8), 9, 8 * 2**20), "changes": TrialChanges(family="f")}
-    assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, **queued)
-    assert api.store.begin_attempt(
+    assert api.store.trials.move(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, **queued)
+    assert api.store.attempts.begin(
         new_attempt(waiting.id, token=SECRET, device_kinds=("virtual",), reserved_mib=9, predicted_bytes=8 * 2**20)
     )
-    assert api.store.report(Report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20), now=3.0)
+    assert api.store.reports.add(Report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20), now=3.0)
     learned = {"family": "f", "layout": "single", "extra_bytes": 2 * 2**20, "bias_bytes": 0, "num_trials": 1,
               "num_out_of_memory": 0, "num_halvings": 0, "studies": [study.id]}  # fmt: skip
     assert api.get(f"/v1/studies/{study.id}/learned").json() == [learned]
@@ -100,10 +100,10 @@ def test_what_was_learned_is_shown_by_family(api: InProcess) -> None:
 def test_a_study_is_stopped_once_and_stopping_it_again_changes_nothing(api: InProcess) -> None:
     study_id = api.submit().json()["id"]
     assert api.post(f"/v1/studies/{study_id}:stop").json()["state"] == "STOPPING"
-    events = api.store.last_event_id()
+    events = api.store.events.last_id()
     again = api.post(f"/v1/studies/{study_id}:stop")
     assert (again.status_code, again.json()["state"]) == (200, "STOPPING")
-    assert api.store.last_event_id() == events
+    assert api.store.events.last_id() == events
 
 
 def test_stopping_an_unknown_study_is_a_404(api: InProcess) -> None:
@@ -114,11 +114,11 @@ def test_a_completed_study_without_a_completed_trial_says_so_and_stays_completed
     study = fill(api.store)
     succeeded = api.get(f"/v1/studies/{study.id}").json()
     assert (succeeded["state_text"], succeeded["no_success"]) == ("Running", False)
-    failed = api.store.create_study(study.spec, now=1.0)
-    api.store.create_trials(failed.id, [(0, {"lr": 0.01})], now=1.0)
-    (trial,) = api.store.trials(failed.id)
-    assert api.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.INFEASIBLE, now=2.0)
-    assert api.store.move_study(failed.id, [StudyState.RUNNING], StudyState.COMPLETED, now=3.0)
+    failed = api.store.studies.create(study.spec, now=1.0)
+    api.store.trials.create(failed.id, [(0, {"lr": 0.01})], now=1.0)
+    (trial,) = api.store.trials.page(failed.id)
+    assert api.store.trials.move(trial.id, TrialState.WAITING, 0, TrialState.INFEASIBLE, now=2.0)
+    assert api.store.studies.move(failed.id, [StudyState.RUNNING], StudyState.COMPLETED, now=3.0)
     detail, listed = api.get(f"/v1/studies/{failed.id}").json(), api.get("/v1/studies").json()["items"][-1]
     for view in (detail, listed, detail["summary"]):
         shown = view["state"], view["state_text"], view["no_success"]
@@ -149,7 +149,7 @@ def test_an_ended_study_is_deleted_and_a_repeated_request_gets_the_same_answer(a
     api.submit()
     refused = api.request("DELETE", "/v1/studies/1")
     assert refused.status_code == 409 and "/v1/studies/1:stop" in refused.json()["detail"]
-    assert api.store.move_study(1, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
+    assert api.store.studies.move(1, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
     for _ in range(2):
         answer = api.request("DELETE", "/v1/studies/1")
         assert (answer.status_code, answer.content) == (204, b"")
@@ -173,8 +173,8 @@ def test_candidates_are_enqueued_with_the_parameters_that_are_left_out(api: InPr
 
 def test_a_completed_study_takes_candidates_and_a_stopped_one_refuses_them(api: InProcess) -> None:
     completed, stopped = (api.submit().json()["id"] for _ in "12")
-    api.store.move_study(completed, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
-    api.store.move_study(stopped, [StudyState.RUNNING], StudyState.STOPPING, now=2.0)
+    api.store.studies.move(completed, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
+    api.store.studies.move(stopped, [StudyState.RUNNING], StudyState.STOPPING, now=2.0)
     body: Any = {"candidates": [{}]}
     assert api.post(f"/v1/studies/{completed}/trials", json=body).json() == {"numbers": [0]}
     (trial,) = api.get(f"/v1/studies/{completed}/trials").json()["items"]
@@ -193,7 +193,7 @@ def test_limits_of_a_study_are_added_replaced_and_dropped(api: InProcess) -> Non
         answer = api.post(f"{address}:extend", json={"drop": ["seconds", "target"]})
         budget = answer.json()["spec"]["budget"]
         assert (budget["seconds"], budget["target"], budget["max_concurrent"]) == (None, None, 2)
-    api.store.note_ran({1: 60.0})
+    api.store.studies.note_ran({1: 60.0})
     refused = api.post(f"{address}:extend", json={"seconds": 60})
     assert refused.status_code == 409 and "would end at once" in refused.json()["detail"]
     assert api.post(f"{address}:extend", json={"drop": ["trials"]}).status_code == 422
@@ -214,7 +214,7 @@ def test_a_study_is_paused_and_resumed_and_a_clone_of_it_runs(api: InProcess) ->
     paused = api.post(f"{address}:pause").json()
     shown = paused, api.get("/v1/studies?live=true").json()["items"][0], api.get(address).json()["summary"]
     assert [(view["state"], view["state_text"]) for view in shown] == [("PAUSED", "Paused")] * 3
-    assert paused["spec"]["paused"] and api.store.events()[-1].data["state"] == "PAUSED"
+    assert paused["spec"]["paused"] and api.store.events.page()[-1].data["state"] == "PAUSED"
     metrics = api.get("/metrics").text
     assert 'scamp_studies{state="PAUSED"} 1.0' in metrics and 'scamp_studies{state="RUNNING"} 0.0' in metrics
     refused = api.request("DELETE", address)
@@ -246,9 +246,9 @@ def test_a_study_is_read_as_a_file_that_gives_the_same_study(api: InProcess) -> 
 
 def test_failed_trials_are_retried(api: InProcess) -> None:
     study_id = api.submit().json()["id"]
-    api.store.create_trials(study_id, [(number, {}) for number in range(3)], now=1.0)
-    for trial in api.store.trials(study_id):
-        assert api.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.FAILED, now=2.0)
+    api.store.trials.create(study_id, [(number, {}) for number in range(3)], now=1.0)
+    for trial in api.store.trials.page(study_id):
+        assert api.store.trials.move(trial.id, TrialState.WAITING, 0, TrialState.FAILED, now=2.0)
     retry = f"/v1/studies/{study_id}:retry"
     assert api.post(retry, json={"numbers": [1]}).json() == {"numbers": [1]}
     assert api.get(f"/v1/studies/{study_id}/trials/1").json()["state"] == "WAITING"
@@ -257,14 +257,14 @@ def test_failed_trials_are_retried(api: InProcess) -> None:
     assert api.post(retry, json={"numbers": [9]}).status_code == 404
     assert api.post(retry, json={"number": [1]}).status_code == 422
     api.post(f"/v1/studies/{study_id}:stop")
-    assert api.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.FAILED, now=3.0)
+    assert api.store.trials.move(trial.id, TrialState.WAITING, 0, TrialState.FAILED, now=3.0)
     assert api.post(retry, json={}).status_code == 409
 
 
 def test_a_study_is_extended_and_cloned(api: InProcess) -> None:
     study_id = api.submit().json()["id"]
     why = "trial 0 has reached the target of 0.5, with 0.6"
-    api.store.move_study(study_id, [StudyState.RUNNING], StudyState.COMPLETED, reason=why, now=2.0)
+    api.store.studies.move(study_id, [StudyState.RUNNING], StudyState.COMPLETED, reason=why, now=2.0)
     extended = api.post(f"/v1/studies/{study_id}:extend", json={"trials": 30})
     assert (extended.json()["state"], extended.json()["spec"]["budget"]["trials"]) == ("RUNNING", 30)
     assert api.post(f"/v1/studies/{study_id}:extend", json={"trial": 30}).status_code == 422

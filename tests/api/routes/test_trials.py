@@ -60,7 +60,7 @@ def test_a_trial_is_addressed_by_its_number_and_comes_with_its_attempts(api: InP
 
 def test_a_trial_comes_with_the_plans_that_were_compared_for_it(api: InProcess) -> None:
     study = fill(api.store, num_trials=4)
-    waiting = api.store.trials(study.id)[2]
+    waiting = api.store.trials.page(study.id)[2]
     path = f"/v1/studies/{study.id}/trials/2"
     assert api.get(path).json()["options"] == []
     option = Option(Plan(8), Prediction(24 * MIB), 96, communication_share=0.0, relative_device_seconds=1.0)
@@ -72,17 +72,17 @@ def test_a_trial_comes_with_the_plans_that_were_compared_for_it(api: InProcess) 
         "communication_share": 0.0, "relative_device_seconds": 1.0,
     }  # fmt: skip
     sized_trial = replace(sized(), options=(option,))
-    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
+    assert api.store.trials.move(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
     assert api.get(path).json()["options"] == [shown]
     assert "options" not in api.get(f"/v1/studies/{study.id}/trials").json()["items"][2]
 
 
 def test_a_trial_says_how_often_a_fault_of_its_host_has_ended_it(api: InProcess) -> None:
     study = fill(api.store, num_trials=4)
-    running = api.store.trials(study.id)[1]
+    running = api.store.trials.page(study.id)[1]
     reason, changes = "waits 10 s after: No space left on device", TrialChanges(num_faults=2, retry_at=9.0)
     move = (running.id, TrialState.RUNNING, 1, TrialState.QUEUED)
-    assert api.store.move_trial(*move, now=1.0, reason=reason, changes=changes, waits_for=WaitsFor.RETRY)
+    assert api.store.trials.move(*move, now=1.0, reason=reason, changes=changes, waits_for=WaitsFor.RETRY)
     listed = api.get(f"/v1/studies/{study.id}/trials").json()["items"]
     assert [trial["num_faults"] for trial in listed] == [0, 2, 0, 0]
     assert [trial["waits_for"] for trial in listed] == [None, "RETRY", "PLAN", "PLAN"]
@@ -91,7 +91,7 @@ def test_a_trial_says_how_often_a_fault_of_its_host_has_ended_it(api: InProcess)
 
 def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> None:
     study = fill(api.store, num_trials=4)
-    waiting = api.store.trials(study.id)[2]
+    waiting = api.store.trials.page(study.id)[2]
     path = f"/v1/studies/{study.id}/trials/2/timeline"
     answer = api.get(path)
     assert (answer.status_code, answer.json()) == (200, None)
@@ -100,7 +100,7 @@ def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> N
     step = PipelineStep(Plan(1, 3, pp=2, dp_shard=2), (first, last), cores=2.0)
     pipeline = RecordedPipeline(step, "s", communicates=True, offered_mib=96)
     sized_trial = replace(sized(step.plan), pipeline=pipeline)
-    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
+    assert api.store.trials.move(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
     shown = api.get(path).json()
     assert (shown["unit"], shown["makespan"], shown["num_micro_batches"]) == ("s", step.seconds, 3)
     assert (shown["cores"], shown["offered_bytes"]) == (2.0, 96 * 2**20)
@@ -120,18 +120,18 @@ def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> N
     assert row["waits"] == [list(wait) for wait in timeline.waits(timeline.rows[0])] != []
     assert shown["messages"][0] == {"sender": 0, "receiver": 1, "micro_batch": 0, "start": 1.0, "end": 1.5}
     again = replace(sized(), pipeline=None)
-    assert api.store.move_trial(waiting.id, TrialState.QUEUED, 0, TrialState.QUEUED, now=2.0, sized=again)
+    assert api.store.trials.move(waiting.id, TrialState.QUEUED, 0, TrialState.QUEUED, now=2.0, sized=again)
     assert api.get(path).json() is None, "the new plan has no pipeline"
 
 
 def test_a_timeline_says_what_is_not_known_of_its_devices(api: InProcess) -> None:
     study = fill(api.store, num_trials=4)
-    waiting = api.store.trials(study.id)[2]
+    waiting = api.store.trials.page(study.id)[2]
     stage = StageStep(PassTime(1e9), PassTime(2e9), 0.0)
     step = PipelineStep(Plan(1, 2, pp=2), (stage, stage), cores=8.0)
     pipeline = RecordedPipeline(step, "FLOP", communicates=False, offered_mib=None)
     sized_trial = replace(sized(step.plan), pipeline=pipeline)
-    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
+    assert api.store.trials.move(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
     shown = api.get(f"/v1/studies/{study.id}/trials/2/timeline").json()
     names = ("unit", "communication_share", "offered_bytes", "cores")
     assert [shown[name] for name in names] == ["FLOP", None, None, None]
@@ -140,9 +140,9 @@ def test_a_timeline_says_what_is_not_known_of_its_devices(api: InProcess) -> Non
 def test_peaks_are_shown_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: InProcess) -> None:
     fill(api.store)
     study = fill(api.store)
-    running = api.store.trials(study.id)[1]
-    assert api.store.report_outcome(running.id, 1, SECRET, Outcome.OUT_OF_MEMORY, "", now=1.0)
-    assert api.store.move_trial(
+    running = api.store.trials.page(study.id)[1]
+    assert api.store.reports.end(running.id, 1, SECRET, Outcome.OUT_OF_MEMORY, "", now=1.0)
+    assert api.store.trials.move(
         running.id, TrialState.RUNNING, 1, TrialState.WAITING, now=2.0, changes=TrialChanges(num_oom=1)
     )
     path = f"/v1/studies/{study.id}/peaks"
@@ -169,16 +169,18 @@ def test_peaks_are_shown_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: I
 
 def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
     study = fill(api.store, num_trials=4)
-    waiting = api.store.trials(study.id)[2]
+    waiting = api.store.trials.page(study.id)[2]
     path = f"/v1/studies/{study.id}/trials/2"
     sized_trial = changed(sized(), step_seconds=0.3, step_factor=1.5)
-    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
+    assert api.store.trials.move(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=sized_trial)
     trial = api.get(path).json()
     names = ("predicted_step_seconds", "step_factor", "measured_step_seconds")
     assert [trial[name] for name in names] == [0.3, 1.5, None]
     attempt = changed(new_attempt(waiting.id, token=SECRET), step_seconds=0.3, step_factor=1.5)
-    assert api.store.begin_attempt(attempt)
-    assert api.store.report(Report(waiting.id, 1, SECRET, measured_bytes=9, step_seconds=0.4, timed_steps=7), now=3.0)
+    assert api.store.attempts.begin(attempt)
+    assert api.store.reports.add(
+        Report(waiting.id, 1, SECRET, measured_bytes=9, step_seconds=0.4, timed_steps=7), now=3.0
+    )
     trial = api.get(path).json()
     for shown in (trial, trial["attempts"][0]):
         assert [shown[name] for name in names] == [0.3, 1.5, 0.4]
@@ -193,20 +195,20 @@ def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
 
 def test_the_token_of_an_attempt_is_never_shown(api: InProcess) -> None:
     study = fill(api.store)
-    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
+    api.store.cluster.record(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
     paths = ["", "/trials", "/trials/0", "/trials/1", "/trials/1/metrics", "/trials/1/logs", "/peaks"]
     paths = [f"/v1/studies/{study.id}{path}" for path in paths] + ["/v1/studies", "/v1/cluster", "/metrics"]
     for path in paths:
         answer = api.get(path)
         assert answer.status_code == 200 and SECRET not in answer.text
-    assert SECRET not in str(api.store.events())
+    assert SECRET not in str(api.store.events.page())
 
 
 def test_metrics_come_by_step_in_pages_and_what_is_not_finite_is_null(api: InProcess) -> None:
     study = fill(api.store)
-    running = api.store.trials(study.id)[1]
+    running = api.store.trials.page(study.id)[1]
     rows = [Metric(running.id, 1, 0, 0, {"loss": math.nan}, 1.0), Metric(running.id, 1, 1, 5, {"loss": 0.5}, 2.0)]
-    assert api.store.report(Report(running.id, 1, SECRET, metrics=rows), now=3.0)
+    assert api.store.reports.add(Report(running.id, 1, SECRET, metrics=rows), now=3.0)
     first = api.get(f"/v1/studies/{study.id}/trials/1/metrics?limit=1").json()
     assert first["items"] == [{"step": 0, "attempt": 1, "values": {"loss": None}, "time": 1.0}]
     second = api.get(f"/v1/studies/{study.id}/trials/1/metrics?after={first['next']}").json()
@@ -215,25 +217,25 @@ def test_metrics_come_by_step_in_pages_and_what_is_not_finite_is_null(api: InPro
 
 def test_names_of_metrics_that_older_versions_stored_break_no_answer(api: InProcess) -> None:
     study = fill(api.store)
-    running = api.store.trials(study.id)[1]
+    running = api.store.trials.page(study.id)[1]
     values = {"half \ud800": 0.5, "nul \0": 0.25, "🙂": 1.0, "": 2.0, "new\nline": 3.0, "x" * 10_000: 4.0}
     values["accuracy"] = 0.5
     row = Metric(running.id, 1, 0, 5, values, 1.0)
-    assert api.store.report(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
+    assert api.store.reports.add(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
     names = {"half ?", *values} - {"half \ud800"}
     assert api.get(f"/v1/studies/{study.id}/trials/1/metrics").json()["items"][0]["values"].keys() == names
     curves = api.get(f"/v1/studies/{study.id}/curves?number=1")
     assert curves.status_code == 200 and "half ?" in curves.text
     table = api.get(f"/v1/studies/{study.id}/trials.csv")
     assert table.status_code == 200 and "half ?" in table.text
-    assert any("half ?" in event.data.get("values", {}) for event in api.store.events())
+    assert any("half ?" in event.data.get("values", {}) for event in api.store.events.page())
 
 
 def test_logs_are_read_on_from_a_line_or_from_the_end(api: InProcess) -> None:
     study = fill(api.store)
-    running = api.store.trials(study.id)[1]
+    running = api.store.trials.page(study.id)[1]
     lines = [LogLine(running.id, 1, 0, seq, 1.0, f"line {seq}") for seq in range(5)]
-    assert api.store.report(Report(running.id, 1, SECRET, logs=lines), now=1.0)
+    assert api.store.reports.add(Report(running.id, 1, SECRET, logs=lines), now=1.0)
     path = f"/v1/studies/{study.id}/trials/1/logs"
     first = api.get(f"{path}?limit=2").json()
     assert [line["text"] for line in first["items"]] == ["line 0", "line 1"]
@@ -285,12 +287,12 @@ def test_a_wrong_method_is_a_405_that_names_the_right_ones(api: InProcess) -> No
 
 def test_the_prediction_that_compares_with_the_measured_peak_is_one_number_everywhere(api: InProcess) -> None:
     study = fill(api.store)
-    waiting = api.store.trials(study.id)[2]
+    waiting = api.store.trials.page(study.id)[2]
     planned = sized(Plan(2, 4, tp=2, pp=2), 54, 50 * 2**20, extra_bytes=30 * 2**20, bias_bytes=5 * 2**20)
-    assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
+    assert api.store.trials.move(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
     begun = new_attempt(waiting.id, token=SECRET, plan=planned.plan, devices=("n/0", "n/1", "n/2", "n/3"), now=2.0)
-    assert api.store.begin_attempt(changed(begun, prediction=planned.prediction))
-    assert api.store.report(Report(waiting.id, 1, SECRET, measured_bytes=25 * 2**20), now=3.0)
+    assert api.store.attempts.begin(changed(begun, prediction=planned.prediction))
+    assert api.store.reports.add(Report(waiting.id, 1, SECRET, measured_bytes=25 * 2**20), now=3.0)
     trial = api.get(f"/v1/studies/{study.id}/trials/2").json()
     [attempt] = trial["attempts"]
     *_, peaks = api.get(f"/v1/studies/{study.id}/peaks").json()["items"]
@@ -304,14 +306,14 @@ def test_the_prediction_that_compares_with_the_measured_peak_is_one_number_every
 
 def test_a_trial_is_healed_when_it_has_completed_after_an_out_of_memory(api: InProcess) -> None:
     study = fill(api.store)
-    running = api.store.trials(study.id)[1]
+    running = api.store.trials.page(study.id)[1]
     path = f"/v1/studies/{study.id}"
     for state, attempt, to in [
         (TrialState.RUNNING, 1, TrialState.QUEUED),
         (TrialState.QUEUED, 1, TrialState.RUNNING),
         (TrialState.RUNNING, 1, TrialState.COMPLETED),
     ]:
-        assert api.store.move_trial(running.id, state, attempt, to, now=2.0, changes=TrialChanges(num_oom=1))
+        assert api.store.trials.move(running.id, state, attempt, to, now=2.0, changes=TrialChanges(num_oom=1))
         healed = api.get(f"{path}/trials/1").json()["healed"], api.get(path).json()["summary"]["healed"]
         assert healed == (to is TrialState.COMPLETED, int(to is TrialState.COMPLETED))
 
@@ -341,9 +343,9 @@ def test_trials_have_the_metrics_that_they_count_by(api: InProcess) -> None:
 
 def test_a_value_that_is_infinite_is_in_the_csv(api: InProcess) -> None:
     study = fill(api.store)
-    running = api.store.trials(study.id)[1]
+    running = api.store.trials.page(study.id)[1]
     row = Metric(running.id, 1, 0, 5, {"accuracy": math.inf}, 1.0)
-    assert api.store.report(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
+    assert api.store.reports.add(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
     rows = list(csv.DictReader(io.StringIO(api.get(f"/v1/studies/{study.id}/trials.csv").text)))
     assert [row["value"] for row in rows] == ["0.53", "inf", ""]
     assert api.get(f"/v1/studies/{study.id}/trials/1").json()["value"] is None

@@ -28,8 +28,8 @@ def test_the_page_has_each_kind_of_event_with_its_fields() -> None:
 def test_every_kind_of_event_arrives_as_it_is_documented(api: InProcess) -> None:
     fill(api.store)
     leader = RecordedController("head", 17, since=5.0)
-    api.store.record_cluster(RecordedCluster("ready", "", (DEVICE,), controller=leader), now=time.time())
-    events = [json.loads(json.dumps(asdict(event))) for event in api.store.events()]
+    api.store.cluster.record(RecordedCluster("ready", "", (DEVICE,), controller=leader), now=time.time())
+    events = [json.loads(json.dumps(asdict(event))) for event in api.store.events.page()]
     assert {event["kind"] for event in events} == set(KINDS)
     for event in events:
         assert EventView.model_validate(event).model_dump(mode="json") == event

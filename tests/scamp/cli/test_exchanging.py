@@ -62,8 +62,8 @@ def test_trials_are_exported_and_read_as_a_data_frame(
 def test_every_command_prints_any_name_to_a_terminal_without_unicode(service: tuple[str, Store]) -> None:
     address, store = service
     spec = {**fill(store).spec, "name": "größe 日本"}
-    study = store.create_study(spec, now=1.0).id
-    store.create_trials(study, [(0, {"lr": "naïve"})], now=1.0)
+    study = store.studies.create(spec, now=1.0).id
+    store.trials.create(study, [(0, {"lr": "naïve"})], now=1.0)
 
     def printed(*arguments: str) -> str:
         environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LANG": "C", "SCAMP_ADDRESS": address}
@@ -88,29 +88,29 @@ def test_a_study_is_enqueued_into_extended_and_cloned(
     address, store = service
     study = fill(store)
     assert scamp(monkeypatch, "enqueue", str(study.id), "lr=0.05") == 0
-    assert store.trial_by_number(study.id, 3).params == {"lr": 0.05}
+    assert store.trials.numbered(study.id, 3).params == {"lr": 0.05}
     assert scamp(monkeypatch, "enqueue", str(study.id), "lr=5") == 2
     assert scamp(monkeypatch, "extend", str(study.id), "--trials", "33") == 0
     assert scamp(monkeypatch, "extend", str(study.id)) == 2
     assert scamp(monkeypatch, "extend", str(study.id), "--target", "0.99", "--drop", "seconds") == 0
-    assert store.study(study.id).spec["budget"]["target"] == 0.99
+    assert store.studies.get(study.id).spec["budget"]["target"] == 0.99
     assert scamp(monkeypatch, "extend", str(study.id), "--drop", "target") == 0
-    assert store.study(study.id).spec["budget"]["target"] is None
+    assert store.studies.get(study.id).spec["budget"]["target"] is None
     for target in ("high", "nothing=0.5", "accuracy=high"):
         assert scamp(monkeypatch, "extend", str(study.id), "--target", target) == 2
     assert scamp(monkeypatch, "prioritize", str(study.id), "-5") == 0
-    assert store.study(study.id).spec["priority"] == -5
+    assert store.studies.get(study.id).spec["priority"] == -5
     assert scamp(monkeypatch, "prioritize", str(study.id), "101") == 2
     assert scamp(monkeypatch, "clone", str(study.id), "--name", "again") == 0
-    clone = store.study(study.id + 1)
+    clone = store.studies.get(study.id + 1)
     assert (clone.name, clone.spec["budget"]["trials"], clone.state) == ("again", 33, StudyState.RUNNING)
     capsys.readouterr()
     assert scamp(monkeypatch, "status", str(study.id), "--yaml") == 0
     file = tmp_path / "changed.yaml"
     file.write_text(capsys.readouterr().out.replace("trials: 33", "trials: 5"))
     assert scamp(monkeypatch, "clone", str(study.id), "--file", str(file)) == 0
-    original = store.study(study.id).spec
-    assert store.study(study.id + 2).spec == {**original, "budget": {**original["budget"], "trials": 5}}
+    original = store.studies.get(study.id).spec
+    assert store.studies.get(study.id + 2).spec == {**original, "budget": {**original["budget"], "trials": 5}}
     with Client(address) as client, pytest.raises(InvalidInput, match="at least 33"):
         client.extend(study.id, trials=1)
 
@@ -120,13 +120,13 @@ def test_failed_trials_of_a_study_are_retried(
 ) -> None:
     _, store = service
     study = fill(store)
-    waiting = store.trial_by_number(study.id, 2)
+    waiting = store.trials.numbered(study.id, 2)
     assert scamp(monkeypatch, "retry", str(study.id)) == 0
-    assert store.move_trial(waiting.id, waiting.state, 0, TrialState.FAILED, now=9.0)
+    assert store.trials.move(waiting.id, waiting.state, 0, TrialState.FAILED, now=9.0)
     assert scamp(monkeypatch, "retry", str(study.id), "0") == 2, "it has completed"
-    assert store.trial(waiting.id).state is TrialState.FAILED
+    assert store.trials.get(waiting.id).state is TrialState.FAILED
     assert scamp(monkeypatch, "retry", str(study.id), "2") == 0
-    assert store.trial(waiting.id).state is TrialState.WAITING
+    assert store.trials.get(waiting.id).state is TrialState.WAITING
     said = capsys.readouterr().out
     assert said.splitlines() == [f"no trial of study {study.id} has failed", "trials that run again: 2"]
 

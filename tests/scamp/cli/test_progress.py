@@ -117,7 +117,7 @@ def test_a_study_without_success_ends_with_the_reasons(
     store = Store(settings_in(tmp_path).url)
     study = without_success(store)
     summary = study_summary(store, study, now=9.0).to_json()
-    rows = [trial_fields(row) for row in store.trials(study)]
+    rows = [trial_fields(row) for row in store.trials.page(study)]
     store.close()
     assert not conclude(summary, rows, parse_study(full_spec()).to_json(), as_json, "")
     shown = capsys.readouterr()
@@ -193,14 +193,14 @@ def test_what_users_write_moves_no_cursor_and_is_no_markup() -> None:
 
 def without_success(store: Store) -> int:
     """A completed study whose only trial failed."""
-    study = store.create_study(full_spec(), now=0.0)
-    store.create_trials(study.id, [(0, {"lr": 0.01})], now=0.0)
-    (row,) = store.trials(study.id)
-    assert store.move_trial(row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized())
-    assert store.begin_attempt(new_attempt(row.id, token=SECRET, now=2.0))
-    assert store.report_outcome(row.id, 1, SECRET, Outcome.ERROR, "ValueError", now=3.0)
-    assert store.move_trial(row.id, TrialState.RUNNING, 1, TrialState.FAILED, now=4.0, reason="ValueError")
-    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=5.0, reason="target reached")
+    study = store.studies.create(full_spec(), now=0.0)
+    store.trials.create(study.id, [(0, {"lr": 0.01})], now=0.0)
+    (row,) = store.trials.page(study.id)
+    assert store.trials.move(row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized())
+    assert store.attempts.begin(new_attempt(row.id, token=SECRET, now=2.0))
+    assert store.reports.end(row.id, 1, SECRET, Outcome.ERROR, "ValueError", now=3.0)
+    assert store.trials.move(row.id, TrialState.RUNNING, 1, TrialState.FAILED, now=4.0, reason="ValueError")
+    assert store.studies.move(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=5.0, reason="target reached")
     return study.id
 
 
@@ -225,13 +225,13 @@ def test_the_closing_line_has_the_error_of_step_times_where_any_were_predicted(t
 
 def test_the_bars_of_devices_name_the_study_of_trials_of_other_studies(tmp_path: Path) -> None:
     store = Store(settings_in(tmp_path).url)
-    mine, other = (store.create_study(full_spec(), now=0.0) for _ in range(2))
+    mine, other = (store.studies.create(full_spec(), now=0.0) for _ in range(2))
     for study, num_trials in ((mine, 1), (other, 2)):
-        store.create_trials(study.id, [(number, {"lr": 0.01}) for number in range(num_trials)], now=0.0)
-    for row in [*store.trials(other.id), *store.trials(mine.id)]:
-        assert store.move_trial(row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized())
-        assert store.begin_attempt(new_attempt(row.id, token=SECRET, now=2.0))
-    store.record_cluster(RecordedCluster("ready", "", (DEVICE,)), now=3.0)
+        store.trials.create(study.id, [(number, {"lr": 0.01}) for number in range(num_trials)], now=0.0)
+    for row in [*store.trials.page(other.id), *store.trials.page(mine.id)]:
+        assert store.trials.move(row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized())
+        assert store.attempts.begin(new_attempt(row.id, token=SECRET, now=2.0))
+    store.cluster.record(RecordedCluster("ready", "", (DEVICE,)), now=3.0)
     shown = [printed(live_view(study_summary(store, study.id, now=4.0).to_json(), FIXED, device_fill(store)))
              for study in (mine, other)]  # fmt: skip
     store.close()
@@ -244,7 +244,7 @@ def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scam
     with served(settings_in(tmp_path, port=free_port())) as (url, store):
         assert "no studies yet" in scamp(tmp_path, "list", SCAMP_ADDRESS=url).stdout
         study = without_success(store)
-        running = store.create_study(full_spec(), now=0.0).id
+        running = store.studies.create(full_spec(), now=0.0).id
         listed = scamp(tmp_path, "list", SCAMP_ADDRESS=url).stdout.splitlines()
         status = scamp(tmp_path, "status", str(study), SCAMP_ADDRESS=url).stdout
     assert listed[0] == f"{study:>5}  Completed, no trial succeeded  {SPEC['name']}  1 failed of {num_wanted} trials"
@@ -258,8 +258,8 @@ def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scam
 def test_importances_are_shown_once_enough_trials_have_a_value(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, port=free_port())
     with served(settings) as (url, store):
-        empty, study = (store.create_study(full_spec(), now=0.0).id for _ in range(2))
-        store.create_trials(study, [(number, {"lr": 0.01 + number / 1000}) for number in range(9)], now=0.0)
+        empty, study = (store.studies.create(full_spec(), now=0.0).id for _ in range(2))
+        store.trials.create(study, [(number, {"lr": 0.01 + number / 1000}) for number in range(9)], now=0.0)
         with closing(sqlite3.connect(tmp_path / "scamp.db")) as database, database:
             database.execute("UPDATE scamp_trials SET state = 'PRUNED', value = json_extract(params, '$.lr')")
         few, many = (CliRunner().invoke(app, ["importances", str(shown), "--address", url]) for shown in (empty, study))

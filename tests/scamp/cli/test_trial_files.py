@@ -38,10 +38,10 @@ def test_files_and_weights_are_downloaded(
     with served(settings) as (address, store):
         monkeypatch.setenv("SCAMP_ADDRESS", address)
         study = fill(store)
-        best, running = store.trials(study.id)[:2]
+        best, running = store.trials.page(study.id)[:2]
         TrialContext(folder=settings.checkpoints / str(best.id) / ARTIFACTS).keep("plots/loss curve.png", b"png")
         report(store, running.id, steps=[10])
-        assert store.report(Report(running.id, 1, SECRET, checkpoint_step=10), now=time.time())
+        assert store.reports.add(Report(running.id, 1, SECRET, checkpoint_step=10), now=time.time())
         model = nn.Linear(2, 2)
         optimizer = make_optimizer(VitDigits({"ema_decay": 0.5}), model, Layout(), None, 10)
         before = model.weight.detach().clone()

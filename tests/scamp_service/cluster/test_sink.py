@@ -33,10 +33,10 @@ PLAN = Plan(1)
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(f"sqlite:///{tmp_path / 'scamp.db'}")
-    study = store.create_study(SPEC, now=1.0)
-    store.create_trials(study.id, [(0, {})], now=1.0)
-    assert store.move_trial(1, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized(PLAN))
-    assert store.begin_attempt(new_attempt(1, token="token", plan=PLAN))
+    study = store.studies.create(SPEC, now=1.0)
+    store.trials.create(study.id, [(0, {})], now=1.0)
+    assert store.trials.move(1, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized(PLAN))
+    assert store.attempts.begin(new_attempt(1, token="token", plan=PLAN))
     yield store
     store.close()
 
@@ -53,11 +53,11 @@ def metric(seq: int, value: float = 0.5) -> Metric:
 def test_a_report_is_stored_with_the_objective_the_peak_and_the_checkpoint(sink: Sink, store: Store) -> None:
     assert sink.started(1, 1, "token")
     assert sink.flush(Report(1, 1, "token", ["accuracy"], [metric(1, 0.7)], measured_bytes=9, checkpoint_step=10))
-    trial, attempt = store.trial(1), store.attempts(1)[0]
+    trial, attempt = store.trials.get(1), store.attempts.of_trial(1)[0]
     assert (trial.step, trial.value, trial.measured_bytes) == (10, 0.7, 9)
     assert (attempt.state, attempt.checkpoint_step) == (AttemptState.RUNNING, 10)
     assert sink.flush(Report(1, 1, "token", ["accuracy"], step_seconds=0.25, timed_steps=7))
-    attempt = store.attempts(1)[0]
+    attempt = store.attempts.of_trial(1)[0]
     assert (attempt.measured_step_seconds, attempt.timed_steps) == (0.25, 7)
 
 
@@ -65,14 +65,14 @@ def test_what_arrives_twice_counts_once(sink: Sink, store: Store) -> None:
     for _ in range(2):
         assert sink.flush(Report(1, 1, "token", ["accuracy"], [metric(1), metric(2)]))
         assert sink.outcome(1, 1, "token", Outcome.DONE, "")
-    assert [row.seq for row in store.metrics(1)] == [1, 2]
+    assert [row.seq for row in store.reports.metrics(1)] == [1, 2]
 
 
 def test_a_stale_token_is_refused_everywhere(sink: Sink, store: Store) -> None:
     assert not sink.started(1, 1, "stale")
     assert not sink.flush(Report(1, 1, "stale", ["accuracy"], [metric(1)]))
     assert not sink.outcome(1, 1, "stale", Outcome.DONE, "")
-    assert store.metrics(1) == [] and store.attempts(1)[0].outcome is None
+    assert store.reports.metrics(1) == [] and store.attempts.of_trial(1)[0].outcome is None
 
 
 class Answers(SinkClient):
@@ -123,15 +123,15 @@ def test_ray_gets_nothing_but_bytes_to_read_from_a_rank(
     assert client.ask("flush", Report(1, 1, "token", ["accuracy"], [metric(1, 0.7)], measured_bytes=9))
     assert client.ask("outcome", 1, 1, "token", Outcome.DONE, "done", "")
     assert len(passed) == 3 and {type(argument) for argument in passed} == {bytes}
-    assert (store.trial(1).value, store.attempts(1)[0].detail) == (0.7, "done")
+    assert (store.trials.get(1).value, store.attempts.of_trial(1)[0].detail) == (0.7, "done")
 
 
 def test_the_controllers_lease_and_the_database_are_told(sink: Sink, store: Store) -> None:
     assert sink.lease() is None
-    lease = store.take_lease(CONTROLLER_LEASE, "me", None, now=1.0)
+    lease = store.leases.take(CONTROLLER_LEASE, "me", None, now=1.0)
     assert lease is not None
     assert sink.lease() == lease
-    renewed = store.renew_lease(CONTROLLER_LEASE, lease, now=2.0)
+    renewed = store.leases.renew(CONTROLLER_LEASE, lease, now=2.0)
     assert renewed != lease
     assert sink.lease() == renewed
     status = sink.ping()
@@ -158,7 +158,7 @@ def locked(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_lease_that_nobody_could_renew_does_not_count_as_unchanged(sink: Sink, store: Store, tmp_path: Path) -> None:
-    lease = store.take_lease(CONTROLLER_LEASE, "me", None, now=1.0)
+    lease = store.leases.take(CONTROLLER_LEASE, "me", None, now=1.0)
     assert lease is not None
     assert [sink.lease() for _ in range(3)] == [lease] * 3, "to ask does not change it"
     with locked(tmp_path):
@@ -166,7 +166,7 @@ def test_a_lease_that_nobody_could_renew_does_not_count_as_unchanged(sink: Sink,
             with pytest.raises(Unavailable, match="locked"):
                 sink.lease()
     assert sink.lease() == lease
-    renewed = store.renew_lease(CONTROLLER_LEASE, lease, now=2.0)
+    renewed = store.leases.renew(CONTROLLER_LEASE, lease, now=2.0)
     assert renewed != lease
     with locked(tmp_path):
         assert sink.lease() == renewed, "it has just been renewed"
@@ -183,7 +183,7 @@ def actor(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_ranks_are_told_at_once_that_the_lease_cannot_be_read_or_renewed(
     actor: Any, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = store.take_lease(CONTROLLER_LEASE, "me", None, now=1.0)
+    lease = store.leases.take(CONTROLLER_LEASE, "me", None, now=1.0)
     with pytest.raises(Unavailable):
         actor.last_lease()
     assert actor.look() == actor.last_lease() == lease

@@ -21,8 +21,9 @@ from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Json, Lease, Metric, Report, Trial, TrialChanges
 from scamp_service.store import schema
+from scamp_service.store.parts.external import NewTrial
+from scamp_service.store.parts.reports import Reports
 from scamp_service.store.store import Store
-from scamp_service.store.writes.external import NewTrial
 from tests.quick_store import empty_store
 from tests.seeds import first_seed
 from tests.simulation import services, simulation, world
@@ -111,7 +112,7 @@ def test_time_is_skipped_only_while_nothing_can_happen(seed: int) -> None:
         simulation = Unstopped(store, seed, no_faults())
         simulation.skips = skips
         simulation.run()
-        ends[skips] = [(trial.state, trial.params, trial.step, trial.num_oom) for trial in store.trials(1)]
+        ends[skips] = [(trial.state, trial.params, trial.step, trial.num_oom) for trial in store.trials.page(1)]
     assert ends[True] == ends[False]
 
 
@@ -119,35 +120,25 @@ def test_a_gang_starts_on_the_device_on_which_the_executor_has_an_idle_rank(monk
     monkeypatch.setattr(SimulatedExecutor, "ready", lambda executor: {"n0/3": frozenset({None})})
     store = empty_store()
     Simulation(store, 3, no_faults()).run()
-    assert [attempt.devices for attempt in store.study_attempts(1) if len(attempt.devices) == 1] == [("n0/3",)]
+    assert [attempt.devices for attempt in store.attempts.of_study(1) if len(attempt.devices) == 1] == [("n0/3",)]
 
 
-class UnfencedReports:
-    """The mutant: reports are taken for whatever attempt the trial is in now, whoever sends them."""
+def test_without_the_fencing_token_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant takes reports for whatever attempt the trial is in now, whoever sends them."""
+    add, end, store = Reports.add, Reports.end, empty_store()
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def unfenced_add(reports: Reports, report: Report, *, now: float) -> bool:
+        newest = store.attempts.of_trial(report.trial_id)[-1]
+        return add(reports, replace(report, attempt=newest.attempt, token=newest.token), now=now)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+    def unfenced_end(reports: Reports, trial_id: int, attempt: int, token: str, *args: Any, **kwargs: Any) -> bool:
+        newest = store.attempts.of_trial(trial_id)[-1]
+        return end(reports, trial_id, newest.attempt, newest.token, *args, **kwargs)
 
-    def report(self, report: Report, *, now: float) -> bool:
-        newest = self._store.attempts(report.trial_id)[-1]
-        return self._store.report(replace(report, attempt=newest.attempt, token=newest.token), now=now)
-
-    def report_outcome(self, trial_id: int, attempt: int, token: str, *args: Any, **kwargs: Any) -> bool:
-        newest = self._store.attempts(trial_id)[-1]
-        return self._store.report_outcome(trial_id, newest.attempt, newest.token, *args, **kwargs)
-
-
-def test_without_the_fencing_token_the_simulation_fails() -> None:
+    monkeypatch.setattr(Reports, "add", unfenced_add)
+    monkeypatch.setattr(Reports, "end", unfenced_end)
     faults = Faults(late_report=0.5, kill_rank=0.1)
-
-    def simulation(store: Any, seed: int) -> Simulation:
-        store = UnfencedReports(store)
-        return Simulation(store, seed, faults)
-
-    assert any(fails(simulation, seed) for seed in range(40))
+    assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
 
 
 class UnfencedWrites(Simulation):
@@ -264,7 +255,9 @@ def test_trials_that_are_preempted_under_faults_lose_nothing() -> None:
     def preempts(seed: int) -> bool:
         simulation = Urgent(empty_store(), seed)
         simulation.run()
-        preempted = [attempt for attempt in simulation.store.study_attempts(1) if "needs its devices" in attempt.detail]
+        preempted = [
+            attempt for attempt in simulation.store.attempts.of_study(1) if "needs its devices" in attempt.detail
+        ]
         assert all(attempt.outcome is Outcome.STOPPED and attempt.checkpoint_step >= 0 for attempt in preempted)
         return bool(preempted)
 
@@ -285,7 +278,7 @@ def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> 
     def heals(seed: int) -> bool:
         store = empty_store()
         NeverWider(store, seed, no_faults()).run()
-        trials = [trial for study in store.studies() for trial in store.trials(study.id)]
+        trials = [trial for study in store.studies.page() for trial in store.trials.page(study.id)]
         completed = [trial for trial in trials if trial.state is TrialState.COMPLETED]
         assert all(trial.attempt == trial.num_oom + 1 for trial in completed)
         return {trial.num_oom for trial in completed} >= {0, 1}
@@ -297,15 +290,15 @@ def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> 
 def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
     store = empty_store()
     simulation = Simulation(store, 3, no_faults())
-    spec = {**store.studies()[0].spec, "space": {"mib": {"from": 1}}}
-    unreadable = store.create_study(spec, now=0.0)
-    store.create_trials(unreadable.id, [(0, {"mib": 10})], now=0.0)
+    spec = {**store.studies.page()[0].spec, "space": {"mib": {"from": 1}}}
+    unreadable = store.studies.create(spec, now=0.0)
+    store.trials.create(unreadable.id, [(0, {"mib": 10})], now=0.0)
     simulation.cycle()
     simulation.cycle()
-    assert store.study(unreadable.id).state is StudyState.FAILED
-    assert "submit it again" in store.study(unreadable.id).reason
-    assert [trial.state for trial in store.trials(unreadable.id)] == [TrialState.CANCELLED]
-    assert store.trials(1), "the other study goes on"
+    assert store.studies.get(unreadable.id).state is StudyState.FAILED
+    assert "submit it again" in store.studies.get(unreadable.id).reason
+    assert [trial.state for trial in store.trials.page(unreadable.id)] == [TrialState.CANCELLED]
+    assert store.trials.page(1), "the other study goes on"
 
 
 def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_alone(
@@ -323,9 +316,9 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
     process = simulation.controllers[0]
     leader = controller.Controller(store, executor, process.sizer, process.proposer, time_and_tokens=now, errors=errors)
     monkeypatch.setattr(services, "Search", no_search)
-    while store.studies()[0].state is StudyState.RUNNING:
+    while store.studies.page()[0].state is StudyState.RUNNING:
         leader.tick()
-    for study, error in zip(store.studies(), sorted(errors.recent, key=lambda error: error.study_id), strict=True):
+    for study, error in zip(store.studies.page(), sorted(errors.recent, key=lambda error: error.study_id), strict=True):
         assert error.study_id == study.id and error.times >= failing.ERRORS_BEFORE_FAILED
         assert error.doing.startswith("propose ") and error.error == "ValueError: no such sampler"
         assert (error.first_at, error.last_at) == (7.0, 7.0)
@@ -336,41 +329,41 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
 def test_a_study_about_which_nothing_can_be_decided_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     store = empty_store()
     simulation = Simulation(store, 3, no_faults())
-    other = store.create_study(simulation.spec(1), now=simulation.clock.now).id
-    culprit = store.studies()[0].id
-    while not store.open_attempts():
+    other = store.studies.create(simulation.spec(1), now=simulation.clock.now).id
+    culprit = store.studies.page()[0].id
+    while not store.attempts.open():
         simulation.cycle()
     monkeypatch.setattr(controller, "decide", lambda snapshot: decide_without(culprit, snapshot))
     leader, _ = one_controller(store, simulation)
     for _ in range(failing.ERRORS_BEFORE_FAILED):
         fail_once(leader)
-        assert {attempt.outcome for attempt in store.open_attempts()} == {None}, "its ranks go on"
-    assert store.study(culprit).state is StudyState.RUNNING, "all this took no time: the fault may pass"
+        assert {attempt.outcome for attempt in store.attempts.open()} == {None}, "its ranks go on"
+    assert store.studies.get(culprit).state is StudyState.RUNNING, "all this took no time: the fault may pass"
     simulation.clock.now += failing.SECONDS_BEFORE_FAILED + 0.001  # more than the rounding of the clock
     fail_once(leader)
-    study = store.study(culprit)
+    study = store.studies.get(culprit)
     assert study.state is StudyState.FAILED
     assert study.reason == (
         "the controller failed on it 31 times in a row within 120 s; see its log: ZeroDivisionError: a bug of ours"
     )
-    assert {trial.state for trial in store.trials(culprit)} == {TrialState.CANCELLED}
+    assert {trial.state for trial in store.trials.page(culprit)} == {TrialState.CANCELLED}
     monkeypatch.undo()
     while not simulation.has_ended:
         simulation.cycle()
-    assert store.study(other).state is StudyState.COMPLETED
+    assert store.studies.get(other).state is StudyState.COMPLETED
 
 
 def test_a_few_errors_far_apart_end_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that was frozen, or that pauses after errors, has tried less often than it seems."""
     store = empty_store()
     simulation = Simulation(store, 3, no_faults())
-    culprit = store.studies()[0].id
+    culprit = store.studies.page()[0].id
     monkeypatch.setattr(controller, "decide", lambda snapshot: decide_without(culprit, snapshot))
     leader, _ = one_controller(store, simulation)
     for _ in range(failing.ERRORS_BEFORE_FAILED - 1):
         fail_once(leader)
         simulation.clock.now += failing.SECONDS_BEFORE_FAILED
-    assert store.study(culprit).state is StudyState.RUNNING
+    assert store.studies.get(culprit).state is StudyState.RUNNING
 
 
 def fail_once(leader: controller.Controller) -> None:
@@ -392,16 +385,16 @@ def test_an_error_that_no_study_causes_ends_none(monkeypatch: pytest.MonkeyPatch
     for _ in range(2 * failing.ERRORS_BEFORE_FAILED):
         fail_once(leader)
         simulation.clock.now += failing.SECONDS_BEFORE_FAILED
-    assert {study.state for study in store.studies()} == {StudyState.RUNNING}
+    assert {study.state for study in store.studies.page()} == {StudyState.RUNNING}
 
 
 def test_the_age_of_a_verdict_survives_controllers_after_the_clock_was_set_back() -> None:
     store = empty_store()
     simulation = Simulation(store, 3, no_faults())
-    study = store.studies()[0]
-    store.create_trials(study.id, [(0, {"mib": 10})], now=90_000.0)
+    study = store.studies.page()[0]
+    store.trials.create(study.id, [(0, {"mib": 10})], now=90_000.0)
     moved = (TrialState.WAITING, 0, TrialState.INFEASIBLE)
-    assert store.move_trial(
+    assert store.trials.move(
         1, *moved, now=90_000.0, reason="needs 9 devices", changes=TrialChanges(offer=(("virtual", 96, 8),))
     )
     for seconds in (0.0, 37.0, 74.0):  # each controller crashes
@@ -423,15 +416,15 @@ def test_proposals_that_could_not_be_stored_are_made_again(monkeypatch: pytest.M
     store = Store("sqlite://")
     simulation = Simulation(store, 3, no_faults())
     grid = {"space": {"mib": {"choice": [10, 30]}, "ranks": {"choice": [1]}}, "search": {"sampler": "grid"}}
-    study = store.create_study({**store.studies()[0].spec, **grid, "stopping": {"rule": "none"}}, now=0.0)
+    study = store.studies.create({**store.studies.page()[0].spec, **grid, "stopping": {"rule": "none"}}, now=0.0)
     leader, _ = one_controller(store, simulation)
     leader.tick()
     with monkeypatch.context() as patch:
-        patch.setattr(store, "create_trials", raise_unavailable)
+        patch.setattr(store.trials, "create", raise_unavailable)
         with pytest.raises(Unavailable):
             leader.tick()
     leader.tick()
-    assert [trial.params["mib"] for trial in store.trials(study.id)] == [10, 30]
+    assert [trial.params["mib"] for trial in store.trials.page(study.id)] == [10, 30]
 
 
 def raise_unavailable(*args: Any, **others: Any) -> Any:
@@ -463,7 +456,7 @@ def test_a_controller_is_idle_once_no_study_lives_and_no_attempt_is_open(monkeyp
     leader.tick()
     assert leader.is_idle
     with monkeypatch.context() as patch:
-        patch.setattr(store, "open_attempts", raise_unavailable)
+        patch.setattr(store.attempts, "open", raise_unavailable)
         with pytest.raises(Unavailable):
             leader.tick()
     assert not leader.is_idle, "nobody knows"
@@ -473,15 +466,15 @@ def test_ranks_that_are_killed_with_the_service_cost_their_trials_no_loss() -> N
     store = empty_store()
     simulation = Simulation(store, 15, no_faults())
     world = simulation.world
-    while not (num_killed := len(world.gangs_by_key)) or num_killed < len(store.open_attempts()):
+    while not (num_killed := len(world.gangs_by_key)) or num_killed < len(store.attempts.open()):
         simulation.cycle()
     leader, _ = one_controller(store, simulation)
     leader.record_stops()
-    assert {attempt.outcome for attempt in store.open_attempts()} == {Outcome.STOPPED}
+    assert {attempt.outcome for attempt in store.attempts.open()} == {Outcome.STOPPED}
     world.gangs_by_key.clear()
     simulation.run()
-    trials = [trial for study in store.studies() for trial in store.trials(study.id)]
-    attempts = [attempt for study in store.studies() for attempt in store.study_attempts(study.id)]
+    trials = [trial for study in store.studies.page() for trial in store.trials.page(study.id)]
+    attempts = [attempt for study in store.studies.page() for attempt in store.attempts.of_study(study.id)]
     assert sum(trial.num_lost for trial in trials) == 0
     assert sum("with the service" in attempt.detail for attempt in attempts) == num_killed
 
@@ -505,7 +498,7 @@ def test_a_trial_that_fails_under_a_wider_plan_ends_under_the_one_before() -> No
     def tries_wider(seed: int) -> bool:
         store = empty_store()
         TrainsNarrowOnly(store, seed, no_faults()).run()  # every trial completes, or this fails
-        return any(attempt.outcome is Outcome.ERROR for attempt in store.study_attempts(1))
+        return any(attempt.outcome is Outcome.ERROR for attempt in store.attempts.of_study(1))
 
     first_seed(tries_wider)
 
@@ -513,30 +506,30 @@ def test_a_trial_that_fails_under_a_wider_plan_ends_under_the_one_before() -> No
 def test_trials_of_users_and_of_other_programs_go_beside_those_of_the_sampler() -> None:
     store = Store("sqlite://")
     simulation = Simulation(store, 11, no_faults())
-    study = store.studies()[0].id
-    while not store.open_attempts():
+    study = store.studies.page()[0].id
+    while not store.attempts.open():
         simulation.cycle()
     external = store.external.create_trials(study, [NewTrial(TrialState.RUNNING), NewTrial(TrialState.FAILED)], now=1.0)
-    params = {**store.trials(study)[0].params, "mib": 10, "ranks": 1, "breaks": 0}
-    enqueued = store.enqueue(study, [params], "k", now=1.0)
-    before = [store.trial(trial) for trial in external]
+    params = {**store.trials.page(study)[0].params, "mib": 10, "ranks": 1, "breaks": 0}
+    enqueued = store.requests.enqueue(study, [params], "k", now=1.0)
+    before = [store.trials.get(trial) for trial in external]
     while not simulation.has_ended:
         simulation.cycle()
-    trials = store.trials(study)
-    budget = store.study(study).spec["budget"]["trials"]
+    trials = store.trials.page(study)
+    budget = store.studies.get(study).spec["budget"]["trials"]
     assert sum(trial.origin is Origin.SEARCH for trial in trials) == budget
-    assert store.trial_by_number(study, enqueued[0]).state not in LIVE_TRIALS
-    store.extend_study(study, {"trials": budget + 2}, now=simulation.clock.now)
-    while store.study(study).state is StudyState.RUNNING:
+    assert store.trials.numbered(study, enqueued[0]).state not in LIVE_TRIALS
+    store.requests.extend(study, {"trials": budget + 2}, now=simulation.clock.now)
+    while store.studies.get(study).state is StudyState.RUNNING:
         simulation.cycle()
-    assert sum(trial.origin is Origin.SEARCH for trial in store.trials(study)) == budget + 2
-    assert [store.trial(trial) for trial in external] == before, "nobody but their own program changes them"
-    (last,) = store.enqueue(study, [params], "another", now=simulation.clock.now)
-    assert store.study(study).state is StudyState.RUNNING
-    while store.study(study).state is StudyState.RUNNING:
+    assert sum(trial.origin is Origin.SEARCH for trial in store.trials.page(study)) == budget + 2
+    assert [store.trials.get(trial) for trial in external] == before, "nobody but their own program changes them"
+    (last,) = store.requests.enqueue(study, [params], "another", now=simulation.clock.now)
+    assert store.studies.get(study).state is StudyState.RUNNING
+    while store.studies.get(study).state is StudyState.RUNNING:
         simulation.cycle()
-    assert store.trial_by_number(study, last).state not in LIVE_TRIALS
-    assert sum(trial.origin is Origin.SEARCH for trial in store.trials(study)) == budget + 2
+    assert store.trials.numbered(study, last).state not in LIVE_TRIALS
+    assert sum(trial.origin is Origin.SEARCH for trial in store.trials.page(study)) == budget + 2
 
 
 class ShortOfTime(Simulation):
@@ -555,10 +548,10 @@ def test_every_trial_that_a_limit_has_cancelled_is_trained_once_the_limit_is_dro
         simulation = ShortOfTime(store, seed)
         while not simulation.has_ended:
             simulation.cycle()
-        for study in store.studies():
-            cancelled = [trial.number for trial in store.trials(study.id) if trial.state is TrialState.CANCELLED]
-            store.extend_study(study.id, {"seconds": None}, now=simulation.clock.now)
-            assert all(store.trial_by_number(study.id, number).state is TrialState.WAITING for number in cancelled)
+        for study in store.studies.page():
+            cancelled = [trial.number for trial in store.trials.page(study.id) if trial.state is TrialState.CANCELLED]
+            store.requests.extend(study.id, {"seconds": None}, now=simulation.clock.now)
+            assert all(store.trials.numbered(study.id, number).state is TrialState.WAITING for number in cancelled)
             num_cancelled += len(cancelled)
         simulation.run()  # no trial is CANCELLED at its end
     assert num_cancelled > 3
@@ -584,9 +577,9 @@ def test_a_clock_that_is_wrong_for_ten_seconds_ends_no_study(jump: float) -> Non
         simulation.cycle()
     simulation.world.jumped = 0.0
     simulation.run()
-    (study,) = store.studies()
+    (study,) = store.studies.page()
     assert (study.state, study.reason) == (StudyState.COMPLETED, "")
-    assert 0.0 < store.device_seconds(study.id, now=simulation.clock.now) < 14_400.0
+    assert 0.0 < store.counts.device_seconds(study.id, now=simulation.clock.now) < 14_400.0
     assert study.ran_seconds == pytest.approx((study.finished_at or 0.0) - study.created_at, abs=15.0)
 
 
@@ -605,7 +598,7 @@ def test_trials_whose_code_fails_now_and_then_end_once_each_under_faults() -> No
     for seed in range(4):
         store = empty_store()
         ChanceErrors(store, seed, Faults(raise_error=0.2)).run()
-        num_errors += sum(attempt.outcome is Outcome.ERROR for attempt in store.study_attempts(1))
+        num_errors += sum(attempt.outcome is Outcome.ERROR for attempt in store.attempts.of_study(1))
     assert num_errors > 4, "the errors must happen, or this proves nothing"
 
 
@@ -614,7 +607,7 @@ def test_trials_that_resume_differently_begin_anew_each_time_and_end_once_each_u
     for seed in range(6):
         store = empty_store()
         Simulation(store, seed, Faults(resume_otherwise=0.5)).run()
-        num_found += sum(attempt.outcome is Outcome.RESUMES_DIFFERENTLY for attempt in store.study_attempts(1))
+        num_found += sum(attempt.outcome is Outcome.RESUMES_DIFFERENTLY for attempt in store.attempts.of_study(1))
     assert num_found > 3, "it must happen, or this proves nothing"
 
 
@@ -668,13 +661,13 @@ def test_a_promoted_trial_that_resumes_differently_ends_with_the_curve_of_one_th
     store = empty_store()
     Promoting(store, 1, no_faults()).run()
     straight = trained(tmp_path, "Generated", 0, 8, root="straight")["reports"]
-    completed = [trial for trial in store.trials(1) if trial.state is TrialState.COMPLETED]
+    completed = [trial for trial in store.trials.page(1) if trial.state is TrialState.COMPLETED]
     assert completed
     for trial in completed:
-        first, second, *others = [attempt.outcome for attempt in store.attempts(trial.id)]
+        first, second, *others = [attempt.outcome for attempt in store.attempts.of_trial(trial.id)]
         assert (first, second) == (Outcome.DONE, Outcome.RESUMES_DIFFERENTLY), "it is found once the trial is promoted"
         assert others and set(others) == {Outcome.DONE} and not trial.resumes
-        curve = [(metric.step, metric.values["score"]) for metric in store.metrics(trial.id)]
+        curve = [(metric.step, metric.values["score"]) for metric in store.reports.metrics(trial.id)]
         assert curve == [(step, values["loss"]) for step, values in straight]
 
 
@@ -693,10 +686,10 @@ def test_trials_that_have_failed_end_once_each_after_a_user_has_retried_them() -
         while not simulation.has_ended:
             simulation.cycle()
         simulation.faults.raise_error = 0.0
-        retried = store.retry_trials(1, now=simulation.clock.now)
+        retried = store.requests.retry(1, now=simulation.clock.now)
         num_failed += len(retried)
         simulation.run()
-        assert not retried or store.study(1).state is StudyState.COMPLETED
+        assert not retried or store.studies.get(1).state is StudyState.COMPLETED
     assert num_failed > 4, "the trials must fail, or this proves nothing"
 
 
@@ -706,15 +699,15 @@ def test_no_trial_of_a_paused_study_runs_and_none_is_lost_under_faults() -> None
     for seed in range(4):
         store = empty_store()
         simulation = Simulation(store, seed)
-        while not simulation.has_ended and not any(trial.state is TrialState.RUNNING for trial in store.trials(1)):
+        while not simulation.has_ended and not any(trial.state is TrialState.RUNNING for trial in store.trials.page(1)):
             simulation.cycle()
-        store.pause_study(1, paused=True, now=simulation.clock.now)
+        store.requests.pause(1, paused=True, now=simulation.clock.now)
         for _ in range(60):
             simulation.cycle()
-        waiting = [trial for trial in store.trials(1) if trial.state is TrialState.QUEUED]
-        assert not [trial for trial in store.trials(1) if trial.state is TrialState.RUNNING]
+        waiting = [trial for trial in store.trials.page(1) if trial.state is TrialState.QUEUED]
+        assert not [trial for trial in store.trials.page(1) if trial.state is TrialState.RUNNING]
         assert {trial.waits_for for trial in waiting} <= {WaitsFor.RESUME, WaitsFor.RETRY}
         num_waiting += len(waiting)
-        store.pause_study(1, paused=False, now=simulation.clock.now)
+        store.requests.pause(1, paused=False, now=simulation.clock.now)
         simulation.run()
     assert num_waiting > 4, "trials must wait, or this proves nothing"

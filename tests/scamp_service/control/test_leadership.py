@@ -32,7 +32,9 @@ class Clock:
 
 
 def candidate(store: Store, name: str, clock: Clock, *, gone: str = "") -> Leadership:
-    return Leadership(store, 10.0, holder=name, clock=clock, is_gone=lambda holder: holder == gone)
+    return Leadership(
+        store.leases, 10.0, holder=name, clock=clock, wall_clock=store.now, is_gone=lambda holder: holder == gone
+    )
 
 
 def test_a_standby_takes_the_lease_when_it_has_seen_no_renewal_for_long_enough(store: Store) -> None:
@@ -90,7 +92,7 @@ def test_a_leader_is_certain_only_as_long_as_nobody_can_have_waited_for_it(store
 def test_renewing_never_takes_a_lease(store: Store) -> None:
     clock = Clock()
     candidate(store, "a", clock).renew()
-    assert store.lease(CONTROLLER_LEASE) is None
+    assert store.leases.get(CONTROLLER_LEASE) is None
 
 
 def test_the_name_of_a_process_says_whether_it_is_gone() -> None:
@@ -136,14 +138,14 @@ def test_each_term_begins_anew_and_is_let_go_when_another_takes_over(store: Stor
     election.tick()
     assert [(leader.term, leader.calls) for leader in leaders] == [(1, ["tick", "tick"])]
     assert election.leads
-    seen = store.lease(CONTROLLER_LEASE)
-    other = store.take_lease(CONTROLLER_LEASE, "b", seen, now=1.0)
+    seen = store.leases.get(CONTROLLER_LEASE)
+    other = store.leases.take(CONTROLLER_LEASE, "b", seen, now=1.0)
     assert other is not None
     clock.now += 2
     election.tick()
     assert leaders[0].calls == ["tick", "tick", "close"]
     assert not election.leads
-    store.release_lease(CONTROLLER_LEASE, other)
+    store.leases.release(CONTROLLER_LEASE, other)
     election.tick()
     assert leaders[1].term == 3 and leaders[1].calls == ["tick"]
     election.end()
@@ -172,14 +174,14 @@ def test_a_controller_that_cannot_begin_lets_another_one_lead(store: Store) -> N
     for _ in range(FAILED_BEGINNINGS - 1):
         with pytest.raises(RuntimeError):
             election.tick()
-        assert store.lease(CONTROLLER_LEASE) == Lease("a", 1, 0), "it tries again"
+        assert store.leases.get(CONTROLLER_LEASE) == Lease("a", 1, 0), "it tries again"
     with pytest.raises(RuntimeError):
         election.tick()
     election.tick()
-    assert store.lease(CONTROLLER_LEASE) == Lease("", 1, 0) and not election.leads, "it is another one's turn"
+    assert store.leases.get(CONTROLLER_LEASE) == Lease("", 1, 0) and not election.leads, "it is another one's turn"
     works, clock.now = True, clock.now + 10.0
     election.tick()
-    assert store.lease(CONTROLLER_LEASE) == Lease("a", 2, 0) and election.leads, "there is no other"
+    assert store.leases.get(CONTROLLER_LEASE) == Lease("a", 2, 0) and election.leads, "there is no other"
     clock.now += 2
     election.close()
     works = False

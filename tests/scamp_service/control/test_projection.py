@@ -40,18 +40,18 @@ class Course:
     """Random changes of a new study, of which two trials have begun."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.study, self.seq = store, store.create_study(SPEC, now=0.0).id, 0
-        store.create_trials(self.study, [(number, {}) for number in range(3)], now=1.0)
-        for trial in store.trials(self.study, limit=2):
-            assert store.move_trial(
+        self.store, self.study, self.seq = store, store.studies.create(SPEC, now=0.0).id, 0
+        store.trials.create(self.study, [(number, {}) for number in range(3)], now=1.0)
+        for trial in store.trials.page(self.study, limit=2):
+            assert store.trials.move(
                 trial.id, S.WAITING, 0, S.QUEUED, now=1.0, changes=TrialChanges(family="a"), sized=sized()
             )
-            assert store.begin_attempt(new_attempt(trial.id))
+            assert store.attempts.begin(new_attempt(trial.id))
 
     def step(self, name: str, number: int, source: Any) -> None:
-        trials = self.store.trials(self.study)
+        trials = self.store.trials.page(self.study)
         if name == "create":
-            self.store.create_trials(self.study, [(len(trials), {"x": number})], now=1.0)
+            self.store.trials.create(self.study, [(len(trials), {"x": number})], now=1.0)
             return
         trial = trials[number % len(trials)]
         key = (trial.id, trial.attempt, "t")
@@ -60,22 +60,22 @@ class Course:
                 to = source.choice(moves)
                 changes = TrialChanges(family=source.choice("ab")) if to is S.QUEUED else NO_CHANGES
                 plan, move = sized() if to is S.QUEUED else None, (trial.id, trial.state, trial.attempt, to)
-                assert self.store.move_trial(*move, now=1.0, changes=changes, sized=plan)
+                assert self.store.trials.move(*move, now=1.0, changes=changes, sized=plan)
             case "begin" if trial.state is S.QUEUED:
-                self.store.begin_attempt(new_attempt(trial.id, trial.attempt + 1))
+                self.store.attempts.begin(new_attempt(trial.id, trial.attempt + 1))
             case "report" if trial.attempt:
                 self.seq += 1
                 values = {"m": source.choice([0.5, 1.5, float("nan"), float("inf")])}
                 row = Metric(*key[:2], self.seq, source.choice([1, *RUNGS]), values, 1.0)
-                self.store.report(Report(*key, metrics=[row], objectives=OBJECTIVES.names), now=1.0)
+                self.store.reports.add(Report(*key, metrics=[row], objectives=OBJECTIVES.names), now=1.0)
             case "measure" if trial.attempt:
-                self.store.report(
+                self.store.reports.add(
                     Report(*key, measured_bytes=source.randrange(99), step_seconds=0.5, timed_steps=3), now=1.0
                 )
             case "outcome" if trial.attempt:
-                self.store.report_outcome(*key, source.choice(list(Outcome)), "", now=1.0)
+                self.store.reports.end(*key, source.choice(list(Outcome)), "", now=1.0)
             case "end" if trial.attempt:
-                self.store.move_attempt(*key[:2], [AttemptState.STARTING], AttemptState.ENDED, now=1.0)
+                self.store.attempts.move(*key[:2], [AttemptState.STARTING], AttemptState.ENDED, now=1.0)
 
 
 class Followed:
@@ -87,7 +87,7 @@ class Followed:
 
     def look(self) -> dict[str, Any]:
         """All that it knows of the study, as values that can be compared."""
-        live = self.projection.follow(self.store.open_attempts())
+        live = self.projection.follow(self.store.attempts.open())
         content: dict[str, Any] = {"live": [trial for trial in live if trial.study_id == self.study]}
         self.trials |= {trial.id: trial for trial in self.projection.changed_trials(self.study)}
         runs = self.projection.family_runs(["a", "b"])
@@ -115,34 +115,34 @@ def test_what_was_followed_is_what_a_new_controller_reads(store: Store, walk: li
             assert repr(followed.look()) == repr(Followed(store, course.study).look())
         else:
             course.step(name, number, source)
-    trials = [trial for trial in store.live_trials() if trial.study_id == course.study]
+    trials = [trial for trial in store.trials.live() if trial.study_id == course.study]
     assert repr(followed.look()["live"]) == repr(trials)
     runs = followed.projection.family_runs(["a", "b"])
-    assert repr(runs) == repr({family: store.family_runs(family, WINDOW_TRIALS) for family in "ab"})
+    assert repr(runs) == repr({family: store.attempts.family_runs(family, WINDOW_TRIALS) for family in "ab"})
 
 
 def test_more_events_than_a_page_are_all_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EVENTS_AT_ONCE", 3)
     store = Store("sqlite://")
-    study = store.create_study(SPEC, now=0.0).id
+    study = store.studies.create(SPEC, now=0.0).id
     projection = Projection(store)
     assert list(projection.follow([])) == []
-    store.create_trials(study, [(number, {}) for number in range(8)], now=1.0)
+    store.trials.create(study, [(number, {}) for number in range(8)], now=1.0)
     assert [trial.number for trial in projection.follow([])] == list(range(8))
 
 
 def test_what_could_not_be_read_is_read_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store("sqlite://")
-    study = store.create_study(SPEC, now=0.0).id
+    study = store.studies.create(SPEC, now=0.0).id
     projection = Projection(store)
     projection.follow([])
-    store.create_trials(study, [(0, {})], now=1.0)
+    store.trials.create(study, [(0, {})], now=1.0)
 
     def away(*_: Any) -> Any:
         raise Unavailable("the database is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "trials_with_ids", away)
+        patch.setattr(store.trials, "with_ids", away)
         with pytest.raises(Unavailable):
             projection.follow([])
     assert [trial.number for trial in projection.follow([])] == [0]
@@ -150,8 +150,8 @@ def test_what_could_not_be_read_is_read_the_next_time(monkeypatch: pytest.Monkey
 
 def test_an_idle_cycle_reads_no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store("sqlite://")
-    study = store.create_study(SPEC, now=0.0).id
-    store.create_trials(study, [(number, {}) for number in range(5)], now=1.0)
+    study = store.studies.create(SPEC, now=0.0).id
+    store.trials.create(study, [(number, {}) for number in range(5)], now=1.0)
     projection = Projection(store)
     projection.follow([])
     queries: list[Any] = []
@@ -160,7 +160,7 @@ def test_an_idle_cycle_reads_no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
         queries.append(list(ids))
         return []
 
-    monkeypatch.setattr(store, "trials_with_ids", no_trials)
-    monkeypatch.setattr(store, "live_trials", lambda: pytest.fail("it has read them"))
+    monkeypatch.setattr(store.trials, "with_ids", no_trials)
+    monkeypatch.setattr(store.trials, "live", lambda: pytest.fail("it has read them"))
     assert len(projection.follow([])) == 5
     assert queries == [[]]

@@ -78,7 +78,7 @@ class Run:
     def __init__(self, proposer: Callable[[TwoStudies], Proposer], studies: type[TwoStudies] = TwoStudies) -> None:
         self.store, self.errors = empty_store(), ContainedErrors()
         self.simulation = studies(self.store, 3, no_faults())
-        self.store.create_study(self.simulation.spec(1), now=0.0)
+        self.store.studies.create(self.simulation.spec(1), now=0.0)
         self.proposer, self.clock = proposer(self.simulation), self.simulation.clock
         self.controller = self.new_controller()
 
@@ -94,7 +94,7 @@ class Run:
         self.simulation.world.advance(self.clock.now + 0.7)
 
     def numbers(self, study: int) -> list[int]:
-        return [trial.number for trial in self.store.trials(study)]
+        return [trial.number for trial in self.store.trials.page(study)]
 
     def says(self) -> list[tuple[int, str, int]]:
         return [(error.study_id, error.error, error.times) for error in self.errors.recent]
@@ -129,8 +129,8 @@ def test_a_proposal_that_died_with_its_controller_is_made_again() -> None:
     run.controller = run.new_controller()
     run.controller.tick()
     run.controller.tick()
-    trials = run.store.trials(1)
-    spec = StudySpec.model_validate(run.store.study(1).spec)
+    trials = run.store.trials.page(1)
+    spec = StudySpec.model_validate(run.store.studies.get(1).spec)
     assert [trial.params for trial in trials] == Search(spec).propose([], 0, len(trials)) != []
 
 
@@ -142,11 +142,11 @@ def test_a_sampler_that_hangs_is_shown_then_ends_its_study_alone() -> None:
     assert run.says() == [(1, words, 1)]
     while run.clock.now < 1_000.0 + HUNG_SECONDS + 5.0:
         run.cycle()
-    study = run.store.study(1)
+    study = run.store.studies.get(1)
     assert study.state is StudyState.FAILED
     assert study.reason == "its sampler was asked for trial 0 and has not answered for 10 minutes"
     assert run.says() == [(1, words, 1)]
-    assert run.store.study(2).state is StudyState.COMPLETED
+    assert run.store.studies.get(2).state is StudyState.COMPLETED
 
 
 def test_a_sampler_that_fails_now_and_then_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,11 +160,11 @@ def test_a_sampler_that_fails_now_and_then_is_asked_again(monkeypatch: pytest.Mo
     usual = Search.propose
     monkeypatch.setattr(Search, "propose", propose)
     run = Run(lambda simulation: SimulatedProposer(simulation.clock, simulation.rng))
-    while any(run.store.study(study).state is StudyState.RUNNING for study in (1, 2)):
+    while any(run.store.studies.get(study).state is StudyState.RUNNING for study in (1, 2)):
         assert run.clock.now < 10_000.0
         run.cycle()
     for study in (1, 2):
-        assert run.store.study(study).state is StudyState.COMPLETED
+        assert run.store.studies.get(study).state is StudyState.COMPLETED
         assert run.numbers(study) == list(range(len(run.numbers(study)))) != []
     assert {error for _, error, _ in run.says()} == {"ValueError: not now"}
 
@@ -180,7 +180,7 @@ def test_a_constraint_that_rejects_everything_ends_the_study_with_one_reason() -
     run = Run(lambda simulation: SimulatedProposer(simulation.clock, simulation.rng), Impossible)
     for _ in range(10):
         run.cycle()
-    study = run.store.study(1)
+    study = run.store.studies.get(1)
     assert study.state is StudyState.FAILED
     assert run.numbers(1) == []
     assert run.numbers(2)

@@ -52,8 +52,8 @@ def candidates(number: int) -> list[dict[str, Any]]:
 def filled(path: Path, number: int) -> tuple[Store, Study]:
     """A study of ScaMP's own trials that have all completed, with their learning rates as values."""
     store = Store(f"sqlite:///{path}/scamp.db")
-    study = store.create_study(parse_study(SPEC).to_json(), now=1.0)
-    store.create_trials(study.id, list(enumerate(candidates(number))), now=1.0)
+    study = store.studies.create(parse_study(SPEC).to_json(), now=1.0)
+    store.trials.create(study.id, list(enumerate(candidates(number))), now=1.0)
     with closing(sqlite3.connect(path / "scamp.db")) as database, database:
         database.execute("UPDATE scamp_trials SET state = 'COMPLETED', value = json_extract(params, '$.lr')")
     return store, study

@@ -72,16 +72,16 @@ def test_a_study_of_optuna_is_the_same_after_the_import(tmp_path: Path, store: S
     assert (ended.state, ended.datetime_start) == (OptunaState.FAIL, before[-1].datetime_start)
     assert (after.direction, after.user_attrs) == (study.direction, {"team": "vision"})
     storage.close()
-    kept = store.study(study_id)
+    kept = store.studies.get(study_id)
     assert (kept.state, kept.spec["space"]["x"]) == (StudyState.COMPLETED, {"low": 1e-3, "high": 1.0, "log": True})
     first, last = before[0].datetime_start, before[-1].datetime_start
     assert first
     assert last
     assert (kept.created_at, kept.finished_at) == (first.timestamp(), last.timestamp())
-    assert store.trials(study_id)[-1].state is TrialState.CANCELLED
-    best = store.best_trial(study_id, Objective.of_spec(kept.spec))
-    assert best and best.value == study.best_value
-    assert study_view(kept, store.trial_counts(study_id), best, 0.0).best, "the page can show it"
+    assert store.trials.page(study_id)[-1].state is TrialState.CANCELLED
+    best = store.trials.leaders(study_id, Objective.of_spec(kept.spec))[0]
+    assert best.value == study.best_value
+    assert study_view(kept, store.counts.states(study_id), best, 0.0).best, "the page can show it"
     assert study_summary(store, study_id, now=0.0).trials[TrialState.COMPLETED] == 3
 
 
@@ -144,12 +144,12 @@ def test_results_of_ray_tune_are_read_from_json_alone(tmp_path: Path, store: Sto
     folder = experiment(tmp_path / "exp")
     study_id = store_study(store, read_tune(folder, "loss", "min"))
     assert not (folder / "ran").exists(), "no pickle was loaded"
-    trials = store.trials(study_id)
+    trials = store.trials.page(study_id)
     ends = ["COMPLETED", "FAILED", "CANCELLED", "CANCELLED"]
     assert [(trial.number, trial.state.value) for trial in trials] == list(enumerate(ends))
     first = trials[0]
     assert (first.value, first.step, first.params) == (0.25, 3, {"lr": 0.01, "net": {"width": 16}})
-    assert (first.started_at, first.finished_at, store.study(study_id).created_at) == (100.0, 103.0, 100.0)
+    assert (first.started_at, first.finished_at, store.studies.get(study_id).created_at) == (100.0, 103.0, 100.0)
     storage = ScampStorage(url)
     study = optuna.load_study(study_name="exp", storage=storage)
     assert study.best_params == {"lr": 0.01, "net.width": 16} and study.metric_names == ["loss"]
@@ -170,7 +170,7 @@ def results(folder: Path, *trials: tuple[dict[str, Any], dict[str, Any]]) -> Pat
 
 def test_a_metric_of_a_nested_result_of_ray_tune_has_the_name_that_tune_gives_it(tmp_path: Path, store: Store) -> None:
     folder = results(tmp_path / "exp", ({"lr": 1}, {"eval": {"loss": 0.5}}), ({"lr": 2}, {"eval": {"loss": 2.0}}))
-    trials = store.trials(store_study(store, read_tune(folder, "eval/loss", "min")))
+    trials = store.trials.page(store_study(store, read_tune(folder, "eval/loss", "min")))
     assert [trial.value for trial in trials] == [0.5, 2.0]
     with pytest.raises(InvalidInput, match="called 'loss'; there are eval/loss"):
         read_tune(folder, "loss", "min")
@@ -182,9 +182,9 @@ def test_parameters_that_are_not_finite_are_kept_as_texts(tmp_path: Path, store:
         tmp_path / "exp", *(({"depth": value, "net": {"drop": [value]}}, {"loss": 1.0}) for value in values)
     )
     study = store_study(store, read_tune(folder, "loss", "min"))
-    assert [trial.params["depth"] for trial in store.trials(study)] == ["inf", "nan", 3, "nan"]
-    assert store.trials(study)[0].params["net"] == {"drop": ["inf"]}
-    assert store.study(study).spec["space"]["depth"] == {"choice": ["inf", "nan", 3]}
+    assert [trial.params["depth"] for trial in store.trials.page(study)] == ["inf", "nan", 3, "nan"]
+    assert store.trials.page(study)[0].params["net"] == {"drop": ["inf"]}
+    assert store.studies.get(study).spec["space"]["depth"] == {"choice": ["inf", "nan", 3]}
     storage = ScampStorage(url)
     seen = [trial.params["depth"] for trial in optuna.load_study(study_name="exp", storage=storage).trials]
     assert seen[0] == math.inf and math.isnan(seen[1]) and seen[2] == 3
@@ -195,7 +195,7 @@ def test_values_that_are_equal_in_python_stay_apart(tmp_path: Path, store: Store
     values = [1, True, "1", None, 1.0]
     folder = results(tmp_path / "exp", *(({"n": value}, {"loss": 1.0}) for value in values))
     study = store_study(store, read_tune(folder, "loss", "min"))
-    assert [repr(trial.params["n"]) for trial in store.trials(study)] == ["1", "True", "'1'", "None", "1.0"]
+    assert [repr(trial.params["n"]) for trial in store.trials.page(study)] == ["1", "True", "'1'", "None", "1.0"]
     storage = ScampStorage(url)
     seen = [trial.params["n"] for trial in optuna.load_study(study_name="exp", storage=storage).trials]
     assert seen == ["1", "true", '"1"', "null", "1.0"]

@@ -79,44 +79,44 @@ def spec() -> StudySpec:
 
 def begun(store: Store, trial: int) -> None:
     plan = sized()
-    assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=2.0, sized=plan)
-    assert store.begin_attempt(new_attempt(trial, now=3.0)) and store.report_started(trial, 1, "t", now=3.0)
+    assert store.trials.move(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=2.0, sized=plan)
+    assert store.attempts.begin(new_attempt(trial, now=3.0)) and store.reports.start(trial, 1, "t", now=3.0)
 
 
 def report(store: Store, trial: int, losses: list[float]) -> None:
     for seq, loss in enumerate(losses):
         metric = Metric(trial, 1, seq, 10 * (seq + 1), {"loss": loss, "accuracy": 1 - loss}, 4.0)
-        assert store.report(Report(trial, 1, "t", metrics=[metric], objectives=["loss"]), now=4.0)
+        assert store.reports.add(Report(trial, 1, "t", metrics=[metric], objectives=["loss"]), now=4.0)
 
 
 def completed(store: Store, trial: int, losses: list[float]) -> None:
     begun(store, trial)
     report(store, trial, losses)
-    store.report_outcome(trial, 1, "t", Outcome.DONE, "", now=5.0)
-    store.move_attempt(trial, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=5.0)
-    assert store.move_trial(trial, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
+    store.reports.end(trial, 1, "t", Outcome.DONE, "", now=5.0)
+    store.attempts.move(trial, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=5.0)
+    assert store.trials.move(trial, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
 
 
 def diverged(store: Store, trial: int, losses: list[float]) -> None:
     """Run a trial whose loss became infinite after these, as the controller does."""
     begun(store, trial)
     report(store, trial, losses)
-    store.report_outcome(trial, 1, "t", Outcome.DIVERGED, "the loss is inf", now=5.0)
-    store.move_attempt(trial, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=5.0)
+    store.reports.end(trial, 1, "t", Outcome.DIVERGED, "the loss is inf", now=5.0)
+    store.attempts.move(trial, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=5.0)
     reason, changes = "diverged: the loss is inf", TrialChanges(value=math.nan)
-    assert store.move_trial(trial, TrialState.RUNNING, 1, TrialState.PRUNED, now=5.0, reason=reason, changes=changes)
+    assert store.trials.move(trial, TrialState.RUNNING, 1, TrialState.PRUNED, now=5.0, reason=reason, changes=changes)
 
 
 def scheduled(store: Store) -> int:
     """A study that ScaMP schedules: one trial has completed, one runs, one fits nowhere, one waits, one diverged."""
-    study = store.create_study(spec().to_json(), now=1.0).id
+    study = store.studies.create(spec().to_json(), now=1.0).id
     other = {**PARAMS, "optimizer": "adam", "kernel": None}
     del other["momentum"]
-    store.create_trials(study, [(0, PARAMS), (1, other), (2, PARAMS), (3, PARAMS), (4, PARAMS)], now=1.0)
-    ids = [trial.id for trial in store.trials(study)]
+    store.trials.create(study, [(0, PARAMS), (1, other), (2, PARAMS), (3, PARAMS), (4, PARAMS)], now=1.0)
+    ids = [trial.id for trial in store.trials.page(study)]
     completed(store, ids[0], [0.5, 0.25])
     begun(store, ids[1])
-    store.move_trial(ids[2], TrialState.WAITING, 0, TrialState.INFEASIBLE, now=2.0, reason="needs 41 GiB")
+    store.trials.move(ids[2], TrialState.WAITING, 0, TrialState.INFEASIBLE, now=2.0, reason="needs 41 GiB")
     diverged(store, ids[4], [0.5])
     return study
 
@@ -125,14 +125,14 @@ def test_several_objectives_are_directions_and_values(storage: ScampStorage, sto
     objectives = [{"metric": "predicted.peak_mib", "direction": "minimize"}, {"metric": "accuracy"}]
     fields = {name: value for name, value in spec().as_given().items() if name != "objective"}
     several = parse_study({**fields, "objectives": [*objectives, {"metric": "loss", "direction": "minimize"}]})
-    study = store.create_study(several.to_json(), now=1.0).id
-    store.create_trials(study, [(0, PARAMS), (1, PARAMS)], now=1.0)
-    first, second = (trial.id for trial in store.trials(study))
+    study = store.studies.create(several.to_json(), now=1.0).id
+    store.trials.create(study, [(0, PARAMS), (1, PARAMS)], now=1.0)
+    first, second = (trial.id for trial in store.trials.page(study))
     begun(store, first)
     row = Metric(first, 1, 0, 10, {"loss": 0.25, "accuracy": 0.75}, 4.0)
-    assert store.report(Report(first, 1, "t", metrics=[row], objectives=several.every_objective.names), now=4.0)
-    assert store.trial(first).values == (None, 0.75, 0.25) and store.trial(first).value == 0.75
-    assert store.move_trial(first, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
+    assert store.reports.add(Report(first, 1, "t", metrics=[row], objectives=several.every_objective.names), now=4.0)
+    assert store.trials.get(first).values == (None, 0.75, 0.25) and store.trials.get(first).value == 0.75
+    assert store.trials.move(first, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
     begun(store, second)
     loaded = optuna.load_study(study_name="digits", storage=storage)
     assert [direction.name for direction in loaded.directions] == ["MINIMIZE", "MAXIMIZE", "MINIMIZE"]
@@ -145,8 +145,8 @@ def test_values_of_several_objectives_of_another_program_are_on_the_front(storag
     study = optuna.create_study(storage=storage, directions=["minimize", "maximize"])
     for values in ([1.0, 1.0], [2.0, 2.0], [3.0, 1.5]):
         study.tell(study.ask(), values)
-    study_row = store.study(study._study_id)
-    front = store.front(study_row.id, Objectives.of_spec(study_row.spec))
+    study_row = store.studies.get(study._study_id)
+    front = store.trials.front(study_row.id, Objectives.of_spec(study_row.spec))
     assert [(score.number, score.values) for score in front] == [(0, (1.0, 1.0)), (1, (2.0, 2.0))]
 
 
@@ -167,7 +167,7 @@ def test_a_study_of_scamp_is_loaded_by_its_name(storage: ScampStorage, store: St
     assert refused.user_attrs["scamp:state"] == "INFEASIBLE" and refused.user_attrs["scamp:reason"] == "needs 41 GiB"
     assert (pruned.user_attrs["scamp:reason"], pruned.value) == ("diverged: the loss is inf", None)
     assert pruned.intermediate_values == {10: 0.5}
-    store.create_study(spec().to_json(), now=1.0)
+    store.studies.create(spec().to_json(), now=1.0)
     assert storage.get_study_name_from_id(study_id + 1) == f"digits #{study_id + 1}"
     names = {summary.study_name for summary in storage.get_all_studies()}
     assert {storage.get_study_id_from_name(name) for name in names} == {study_id, study_id + 1}
@@ -177,31 +177,31 @@ def test_a_trial_that_a_limit_has_cancelled_waits_again_once_the_limit_is_raised
     storage: ScampStorage, store: Store
 ) -> None:
     limited = {**spec().to_json(), "budget": {**spec().to_json()["budget"], "seconds": 60.0}}
-    study_id, why = store.create_study(limited, now=1.0).id, "the study has used up its 60 s (budget.seconds)"
-    store.create_trials(study_id, [(0, PARAMS)], now=1.0)
-    (trial,) = store.trials(study_id)
-    store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.CANCELLED, reason=why, now=61.0)
-    store.move_study(study_id, [StudyState.RUNNING], StudyState.COMPLETED, reason=why, now=61.0)
+    study_id, why = store.studies.create(limited, now=1.0).id, "the study has used up its 60 s (budget.seconds)"
+    store.trials.create(study_id, [(0, PARAMS)], now=1.0)
+    (trial,) = store.trials.page(study_id)
+    store.trials.move(trial.id, TrialState.WAITING, 0, TrialState.CANCELLED, reason=why, now=61.0)
+    store.studies.move(study_id, [StudyState.RUNNING], StudyState.COMPLETED, reason=why, now=61.0)
     study = optuna.load_study(study_name="digits", storage=storage)
     assert [trial.state.name for trial in study.trials] == ["FAIL"]
-    store.extend_study(study_id, {"seconds": 600.0}, now=62.0)
+    store.requests.extend(study_id, {"seconds": 600.0}, now=62.0)
     assert [trial.state.name for trial in study.trials] == ["WAITING"]
 
 
 def test_another_process_adds_trials_while_scamp_runs_its_own(storage: ScampStorage, store: Store) -> None:
     study_id = scheduled(store)
-    before = store.trials(study_id)
+    before = store.trials.page(study_id)
     study = optuna.load_study(study_name="digits", storage=storage, sampler=optuna.samplers.TPESampler(seed=0))
 
     def objective(trial: optuna.Trial) -> float:
         lr = trial.suggest_float("lr", 1e-4, 1e-1, log=True)
         trial.suggest_categorical("optimizer", ["sgd", "adam"])
         trial.report(lr, 10)
-        store.create_trials(study_id, [(5, PARAMS), (6, PARAMS)], now=6.0)  # meanwhile
+        store.trials.create(study_id, [(5, PARAMS), (6, PARAMS)], now=6.0)  # meanwhile
         return lr
 
     study.optimize(objective, n_trials=4)
-    trials = store.trials(study_id)
+    trials = store.trials.page(study_id)
     assert [trial.number for trial in trials] == list(range(len(trials)))
     assert repr(trials[: len(before)]) == repr(before), "other programs change nothing of ScaMP's"
     theirs = [trial for trial in trials if trial.origin is Origin.EXTERNAL]
@@ -212,14 +212,14 @@ def test_another_process_adds_trials_while_scamp_runs_its_own(storage: ScampStor
         study.ask({"optimizer": optuna.distributions.CategoricalDistribution(["lion"])})
     with pytest.raises(UpdateFinishedTrialError, match="run by ScaMP"):
         storage.set_trial_state_values(before[1].id, OptunaState.FAIL)
-    assert store.best_trial(study_id, spec().objective) == min(
+    assert store.trials.leaders(study_id, spec().objective)[0] == min(
         (trial for trial in trials if trial.state is TrialState.COMPLETED and trial.value == trial.value),
         key=lambda row: math.inf if row.value is None else row.value,
     )
 
 
 def test_trials_of_other_programs_are_history_for_the_sampler_of_the_study(storage: ScampStorage, store: Store) -> None:
-    study_id = store.create_study(spec().to_json(), now=1.0).id
+    study_id = store.studies.create(spec().to_json(), now=1.0).id
     study = optuna.load_study(study_name="digits", storage=storage)
     space = {
         name: distribution
@@ -229,10 +229,10 @@ def test_trials_of_other_programs_are_history_for_the_sampler_of_the_study(stora
     for _ in range(3):
         study.tell(study.ask(space), 0.5)
     search = Search(spec())
-    search.propose(store.trials(study_id), 0, 1)
-    complete = [trial for trial in store.trials(study_id) if trial.params["optimizer"] == "adam"]
+    search.propose(store.trials.page(study_id), 0, 1)
+    complete = [trial for trial in store.trials.page(study_id) if trial.params["optimizer"] == "adam"]
     shown = search._history.shown(3).completed
-    assert {row.number for row in shown} <= {trial.number for trial in store.trials(study_id)}
+    assert {row.number for row in shown} <= {trial.number for trial in store.trials.page(study_id)}
     assert len(shown) >= len([row for row in complete if row.params["kernel"] is None])
 
 
@@ -240,11 +240,11 @@ def test_what_optuna_enqueues_is_for_those_who_ask_through_it(storage: ScampStor
     study_id = scheduled(store)
     study = optuna.load_study(study_name="digits", storage=storage)
     study.enqueue_trial({"lr": 0.003})
-    assert [trial.number for trial in store.live_trials()] == [1, 3], "ScaMP does not run it"
+    assert [trial.number for trial in store.trials.live()] == [1, 3], "ScaMP does not run it"
     trial = study.ask()
     assert trial.number == 5 and trial.suggest_float("lr", 1e-4, 1e-1, log=True) == 0.003
     assert study.ask().number == 6, "trials of ScaMP that wait are not taken"
-    assert store.trial_by_number(study_id, 3).state is TrialState.WAITING
+    assert store.trials.numbered(study_id, 3).state is TrialState.WAITING
 
 
 def test_threads_that_ask_and_tell_get_numbers_of_their_own(storage: ScampStorage) -> None:
@@ -355,18 +355,18 @@ def test_a_study_of_optuna_is_shown_and_deleted_like_others(storage: ScampStorag
     trial = study.ask()
     trial.set_user_attr("seed", float("inf"))
     study.tell(trial, [1.0, 2.0])
-    (shown,) = store.studies()
-    assert (shown.state, store.studies(live=True), store.live_trials()) == (StudyState.EXTERNAL, [], [])
+    (shown,) = store.studies.page()
+    assert (shown.state, store.studies.page(live=True), store.trials.live()) == (StudyState.EXTERNAL, [], [])
     assert [row.values for row in study.best_trials] == [[1.0, 2.0]] and study.trials[0].user_attrs["seed"] > 1e308
     optuna.delete_study(study_name="theirs", storage=storage)
-    assert store.studies() == []
+    assert store.studies.page() == []
 
 
 def test_a_failed_trial_that_is_retried_is_waiting_again(storage: ScampStorage, store: Store) -> None:
-    study_id = store.create_study(spec().to_json(), now=1.0).id
-    store.create_trials(study_id, [(0, PARAMS)], now=1.0)
-    assert store.move_trial(store.trials(study_id)[0].id, TrialState.WAITING, 0, TrialState.FAILED, now=2.0)
+    study_id = store.studies.create(spec().to_json(), now=1.0).id
+    store.trials.create(study_id, [(0, PARAMS)], now=1.0)
+    assert store.trials.move(store.trials.page(study_id)[0].id, TrialState.WAITING, 0, TrialState.FAILED, now=2.0)
     study = optuna.load_study(study_name="digits", storage=storage)
     assert [trial.state.name for trial in study.trials] == ["FAIL"]
-    store.retry_trials(study_id, now=3.0)
+    store.requests.retry(study_id, now=3.0)
     assert [trial.state.name for trial in study.trials] == ["WAITING"]

@@ -25,7 +25,7 @@ def test_it_answers_whoever_has_started_it_and_says_why_it_cannot_start(
     settings = Settings(data_dir=tmp_path)
     assert not brief_api.has_database(settings)
     store = Store(settings.url)
-    store.create_study(full_spec(), now=1.0)
+    store.studies.create(full_spec(), now=1.0)
     store.close()
     assert brief_api.has_database(settings)
     url, token = brief_api.start_api(settings)

@@ -77,7 +77,7 @@ def test_the_lease_is_renewed_while_cycles_pause(store: Store, tmp_path: Path, m
 
         def is_renewed() -> bool:
             tick()
-            return (lease := store.lease(CONTROLLER_LEASE)) is not None and lease.renewals >= 20
+            return (lease := store.leases.get(CONTROLLER_LEASE)) is not None and lease.renewals >= 20
 
         until(is_renewed, "twenty renewals")
     assert leader.num_cycles == 1

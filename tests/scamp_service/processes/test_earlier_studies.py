@@ -18,10 +18,10 @@ def test_the_newest_earlier_study_with_a_name_is_the_history_of_a_new_one() -> N
     def created(name: str, direction: str = "maximize", depth: int = 1) -> int:
         goal, space = {"metric": "m", "direction": direction}, {"depth": {"low": 1, "high": 9}}
         spec = parse_study(study(name=name, objective=goal, space=space)).to_json()
-        study_row = store.create_study(spec, now=1.0)
-        store.create_trials(study_row.id, [(0, {"depth": depth})], now=1.0)
-        (trial,) = store.trials(study_row.id)
-        store.move_trial(trial.id, trial.state, trial.attempt, TrialState.INFEASIBLE, now=2.0)
+        study_row = store.studies.create(spec, now=1.0)
+        store.trials.create(study_row.id, [(0, {"depth": depth})], now=1.0)
+        (trial,) = store.trials.page(study_row.id)
+        store.trials.move(trial.id, trial.state, trial.attempt, TrialState.INFEASIBLE, now=2.0)
         return study_row.id
 
     store = empty_store()
@@ -30,7 +30,7 @@ def test_the_newest_earlier_study_with_a_name_is_the_history_of_a_new_one() -> N
     newest = created("old", depth=3)
 
     def earlier(name_or_id: str | int) -> list[Any]:
-        spec = parse_study({**store.study(newest).spec, "search": {"history": [{"study": name_or_id}]}})
+        spec = parse_study({**store.studies.get(newest).spec, "search": {"history": [{"study": name_or_id}]}})
         return [dict(row.params) for row in earlier_of(store, newest, spec)]
 
     assert earlier("old") == earlier(second) == [{"depth": 2}] and earlier(first) == [{"depth": 1}]

@@ -17,8 +17,8 @@ from scamp_service.processes import sweeper
 from scamp_service.processes.sweeper import DAY_SECONDS, LOOK_SECONDS, REST_SECONDS, Remover, Sweeper
 from scamp_service.settings import Settings
 from scamp_service.store import schema
+from scamp_service.store.parts.removals import Removals
 from scamp_service.store.store import Store
-from scamp_service.store.writes.removal import Removals
 from tests.services.serving import SECRET, end, fill, settings_in
 from tests.waiting import PATIENCE_SECONDS
 from workloads.files import untrusted
@@ -37,18 +37,18 @@ def ended_study(store: Store, settings: Settings) -> int:
     """A study from second 900 to second 1000, with log lines and a checkpoint folder for each trial."""
     study = fill(store)
     began(store, study.id, 900.0)
-    first, second, _ = store.trials(study.id)
+    first, second, _ = store.trials.page(study.id)
     lines = [LogLine(second.id, 1, 0, number, 1.0, "a line") for number in range(5)]
-    assert store.report(Report(second.id, 1, SECRET, logs=lines), now=1.0)
+    assert store.reports.add(Report(second.id, 1, SECRET, logs=lines), now=1.0)
     end(store, second.id)
     for trial in (first, second):
         (settings.checkpoints / str(trial.id) / "step-10").mkdir(parents=True)
-    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=1000.0)
+    assert store.studies.move(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=1000.0)
     return study.id
 
 
 def began(store: Store, study_id: int, when: float) -> None:
-    with store._write() as connection:
+    with store._database.write() as connection:
         connection.execute(sa.update(schema.studies).where(schema.studies.c.id == study_id).values(created_at=when))
 
 
@@ -98,13 +98,13 @@ def test_a_deleted_study_takes_everything_with_it_and_no_other(tmp_path: Path, s
     settings = settings_in(tmp_path)
     gone, kept = ended_study(store, settings), ended_study(store, settings)
     before = left(store, kept)
-    store.delete_study(gone, now=1500.0)
+    store.requests.delete(gone, now=1500.0)
     sweep(store, settings)
     assert set(left(store, gone).values()) <= {0, 1} and left(store, gone)["events"] == 1  # the newest of all events
     assert left(store, gone) | {"events": 0} == dict.fromkeys(left(store, gone), 0)
     assert left(store, kept) == before
     names = {int(path.name) for path in settings.checkpoints.iterdir()}
-    assert names == {trial.id for trial in store.trials(kept)[:2]}
+    assert names == {trial.id for trial in store.trials.page(kept)[:2]}
 
 
 def test_a_kill_at_any_step_loses_nothing_else_and_the_next_start_removes_the_rest(
@@ -114,7 +114,7 @@ def test_a_kill_at_any_step_loses_nothing_else_and_the_next_start_removes_the_re
     settings = settings_in(tmp_path)
     gone, kept = ended_study(store, settings), ended_study(store, settings)
     before = left(store, kept)
-    store.delete_study(gone, now=1500.0)
+    store.requests.delete(gone, now=1500.0)
     for _ in range(60):
         Sweep(store, settings).tick(3)  # begin a round, have folders removed, and do one step
         assert left(store, kept) == before
@@ -124,13 +124,13 @@ def test_a_kill_at_any_step_loses_nothing_else_and_the_next_start_removes_the_re
 def test_ids_of_deleted_trials_and_studies_are_not_given_again(tmp_path: Path, store: Store) -> None:
     settings = settings_in(tmp_path)
     gone = ended_study(store, settings)
-    ids, last_event = [trial.id for trial in store.trials(gone)], store.last_event_id()
-    store.delete_study(gone, now=1500.0)
+    ids, last_event = [trial.id for trial in store.trials.page(gone)], store.events.last_id()
+    store.requests.delete(gone, now=1500.0)
     sweep(store, settings)
     study_row = fill(store)
     assert study_row.id > gone
-    assert min(trial.id for trial in store.trials(study_row.id)) > max(ids)
-    assert store.last_event_id() > last_event
+    assert min(trial.id for trial in store.trials.page(study_row.id)) > max(ids)
+    assert store.events.last_id() > last_event
     sweep(store, settings)
     assert left(store, gone)["trials"] == 0, "now that there are newer ones"
 
@@ -209,7 +209,7 @@ def test_a_folder_that_cannot_be_reached_holds_up_nothing_but_folders(
         remove(path)
 
     monkeypatch.setattr(untrusted, "remove", hang)
-    store.delete_study(gone, now=1500.0)
+    store.requests.delete(gone, now=1500.0)
     remover = Remover()
     for _ in range(3):  # terms of one process
         service_sweep = Sweep(store, settings, 1000.0 + 3 * DAY_SECONDS, remover)
@@ -222,7 +222,9 @@ def test_a_folder_that_cannot_be_reached_holds_up_nothing_but_folders(
     answers.set()
     service_sweep.tick(50)
     assert left(store, gone)["trials"] == 0
-    assert {int(path.name) for path in settings.checkpoints.iterdir()} == {trial.id for trial in store.trials(old)[:2]}
+    assert {int(path.name) for path in settings.checkpoints.iterdir()} == {
+        trial.id for trial in store.trials.page(old)[:2]
+    }
 
 
 def test_a_folder_that_cannot_be_removed_is_left_to_the_operator(
@@ -235,7 +237,7 @@ def test_a_folder_that_cannot_be_removed_is_left_to_the_operator(
     settings = settings_in(tmp_path)
     gone = ended_study(store, settings)
     fill(store)
-    store.delete_study(gone, now=1500.0)
+    store.requests.delete(gone, now=1500.0)
     sweep(store, settings)
     assert left(store, gone)["trials"] == 0
     assert "remove it by hand" in caplog.text

@@ -34,16 +34,16 @@ def a_study(store: Store, trials: int, **budget: Any) -> int:
             "budget": {"trials": trials, "steps": 10, **budget},
         }
     )
-    return store.create_study(spec.to_json(), now=0.0).id
+    return store.studies.create(spec.to_json(), now=0.0).id
 
 
 def queued(store: Store, study: int, numbers: range, ranks: int = 1, mib: int = 24) -> list[int]:
     """Trials of the study with plans that take 20 s each."""
-    store.create_trials(study, [(number, {"lr": 1e-3}) for number in numbers], now=0.0)
-    ids = [store.trial_by_number(study, number).id for number in numbers]
+    store.trials.create(study, [(number, {"lr": 1e-3}) for number in numbers], now=0.0)
+    ids = [store.trials.numbered(study, number).id for number in numbers]
     plan = changed(sized(Plan(8 // ranks, 1, dp_shard=ranks), mib), step_seconds=STEP_SECONDS)
     for trial_id in ids:
-        assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0, sized=plan)
+        assert store.trials.move(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0, sized=plan)
     return ids
 
 
@@ -54,14 +54,14 @@ def untimed(store: Store, study: int, numbers: range, ranks: int = 1, mib: int =
     for trial_id in ids:
         move = (trial_id, TrialState.QUEUED, 0, TrialState.QUEUED)
         changes = TrialChanges(passed_over=passed_over)
-        assert store.move_trial(*move, now=0.0, sized=plan, changes=changes, waits_for=WaitsFor.DEVICES)
+        assert store.trials.move(*move, now=0.0, sized=plan, changes=changes, waits_for=WaitsFor.DEVICES)
     return ids
 
 
 def begin(store: Store, trial_id: int, *devices: str, step_seconds: float | None = STEP_SECONDS) -> None:
     plan = Plan(8 // len(devices), 1, dp_shard=len(devices))
     attempt = new_attempt(trial_id, devices=devices, plan=plan)
-    assert store.begin_attempt(changed(attempt, step_seconds=step_seconds))
+    assert store.attempts.begin(changed(attempt, step_seconds=step_seconds))
 
 
 def devices(num: int, kind: str = "V100-16") -> Cluster:
@@ -109,8 +109,8 @@ def test_trials_without_plans_count_like_those_of_their_study_or_are_left_out() 
     store = empty_store()
     planned, unknown = a_study(store, trials=3), a_study(store, trials=4)
     queued(store, planned, range(1))
-    store.create_trials(planned, [(1, {"lr": 1e-3})], now=0.0)
-    store.create_trials(unknown, [(0, {"lr": 1e-3})], now=0.0)
+    store.trials.create(planned, [(1, {"lr": 1e-3})], now=0.0)
+    store.trials.create(unknown, [(0, {"lr": 1e-3})], now=0.0)
     load = load_of(store, now=0.0)
     assert len(load.jobs) == 3 and load.num_unknown == 3  # to come; and one waits for its plan
     assert sorted(load.waits.values()) == ["plan", "plan"]
@@ -120,7 +120,7 @@ def test_a_trial_that_its_project_holds_back_waits_for_the_quota_and_not_for_dev
     store = empty_store()
     held, _ = queued(store, a_study(store, trials=2), range(2))
     move = (held, TrialState.QUEUED, 0, TrialState.QUEUED)
-    assert store.move_trial(*move, now=1.0, reason="its project uses 4 devices", waits_for=WaitsFor.QUOTA)
+    assert store.trials.move(*move, now=1.0, reason="its project uses 4 devices", waits_for=WaitsFor.QUOTA)
     assert dict(load_of(store, now=2.0).waits) == {held: "quota"}
 
 
@@ -130,7 +130,7 @@ def test_closed_devices_do_not_count() -> None:
         RecordedDevice(Device(f"n/{index}", "n", index, "virtual", 96), closed)
         for index, closed in enumerate(("", "a rank does not answer"))
     )
-    store.record_cluster(RecordedCluster("ready", "", tuple(recorded)), now=0.0)
+    store.cluster.record(RecordedCluster("ready", "", tuple(recorded)), now=0.0)
     assert recorded_cluster(store).devices == (Device("n/0", "n", 0, "virtual", 96),)
 
 
@@ -157,5 +157,5 @@ def test_a_trial_over_the_limit_of_its_study_waits_for_that() -> None:
     store = empty_store()
     held, _ = queued(store, a_study(store, trials=2, max_concurrent=1), range(2))
     move = (held, TrialState.QUEUED, 0, TrialState.QUEUED)
-    assert store.move_trial(*move, now=1.0, reason="at most 1 run at once", waits_for=WaitsFor.MAX_CONCURRENT)
+    assert store.trials.move(*move, now=1.0, reason="at most 1 run at once", waits_for=WaitsFor.MAX_CONCURRENT)
     assert dict(load_of(store, now=2.0).waits) == {held: "limit"}

@@ -57,11 +57,11 @@ def test_a_later_version_upgrades_the_database_and_keeps_its_studies(
     shared_url: str, request: pytest.FixtureRequest
 ) -> None:
     first = Store(shared_url)
-    study = first.create_study(SPEC, now=1.0)
+    study = first.studies.create(SPEC, now=1.0)
     first.close()
     request.getfixturevalue("next_version")
     second = Store(shared_url)
-    assert second.studies() == [study]
+    assert second.studies.page() == [study]
     with second._database.read() as connection:
         assert connection.exec_driver_sql("SELECT owner FROM scamp_studies").scalars().all() == [None]
         assert connection.execute(sa.select(schema.version.c.version_num)).scalars().all() == ["9000"]
@@ -101,10 +101,10 @@ def engine_of(url: str) -> sa.Engine:
 
 def test_a_database_is_opened_again_with_all_that_it_holds(shared_url: str) -> None:
     first = Store(shared_url)
-    study = first.create_study(SPEC, now=1.0)
+    study = first.studies.create(SPEC, now=1.0)
     first.close()
     second = Store(shared_url)
-    assert second.studies() == [study]
+    assert second.studies.page() == [study]
     second.close()
 
 
@@ -165,15 +165,15 @@ def load_in_optuna(url: str) -> None:
 
 def test_optuna_may_keep_its_tables_in_the_same_database(shared_url: str) -> None:
     store = Store(shared_url)
-    study = store.create_study(SPEC, now=1.0)
+    study = store.studies.create(SPEC, now=1.0)
     load_in_optuna(shared_url)
     optuna.create_study(study_name="theirs", storage=open_in_optuna(shared_url)).add_trial(
         optuna.create_trial(value=0.5)
     )
-    assert store.create_trials(study.id, [(0, {})], now=2.0) == 1
+    assert store.trials.create(study.id, [(0, {})], now=2.0) == 1
     store.close()
     second = Store(shared_url)
-    assert second.create_study(SPEC, now=3.0).id == 2
+    assert second.studies.create(SPEC, now=3.0).id == 2
     second.close()
     assert optuna.load_study(study_name="theirs", storage=open_in_optuna(shared_url)).best_value == 0.5
 
@@ -181,7 +181,7 @@ def test_optuna_may_keep_its_tables_in_the_same_database(shared_url: str) -> Non
 def test_the_prefix_comes_first_to_a_database_of_optuna(shared_url: str) -> None:
     load_in_optuna(shared_url)
     store = Store(shared_url)
-    assert store.create_study(SPEC, now=1.0).id == 1
+    assert store.studies.create(SPEC, now=1.0).id == 1
     store.close()
 
 
@@ -204,7 +204,7 @@ from scamp_service.store.tallies import tally_study
 import alembic.command
 print("ready", flush=True); sys.stdin.readline()
 store = Store(sys.argv[1])
-store.create_study({"name": sys.argv[2]}, now=1.0)
+store.studies.create({"name": sys.argv[2]}, now=1.0)
 store.close()
 """
 
@@ -228,13 +228,13 @@ def test_processes_that_start_at_once_share_one_schema(shared_url: str) -> None:
             process.wait()
     assert errors == [""] * 3
     store = Store(shared_url)
-    assert sorted(study.name for study in store.studies()) == list("abc")
+    assert sorted(study.name for study in store.studies.page()) == list("abc")
     store.close()
 
 
 def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     store = Store(url_of(tmp_path))
-    store.create_study(SPEC, now=1.0)
+    store.studies.create(SPEC, now=1.0)
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "data").iterdir()}
     assert modes == dict.fromkeys(["scamp.db", "scamp.db-wal", "scamp.db-shm", "scamp.db.lock"], 0o600)
@@ -251,7 +251,7 @@ def test_sqlite_is_durable_and_checks_references(tmp_path: Path) -> None:
             }
         assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
     with pytest.raises(sa.exc.IntegrityError):
-        store.create_trials(7, [(0, {})], now=1.0)
+        store.trials.create(7, [(0, {})], now=1.0)
     store.close()
 
 
@@ -264,11 +264,11 @@ def test_a_full_disk_is_said_so_and_no_half_transaction_stays(tmp_path: Path, mo
 
     monkeypatch.setattr(database, "_configure_sqlite", small)
     store = Store(url_of(tmp_path))
-    study = store.create_study(SPEC, now=1.0)
+    study = store.studies.create(SPEC, now=1.0)
     with pytest.raises(Unavailable, match=r"nothing was changed: its disk is full; free some space"):
-        store.create_trials(study.id, [(number, {"text": "x" * 1000}) for number in range(1000)], now=2.0)
-    assert store.trials(study.id) == [] and len(store.events()) == 1
-    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.STOPPING, now=3.0), "small things still fit"
+        store.trials.create(study.id, [(number, {"text": "x" * 1000}) for number in range(1000)], now=2.0)
+    assert store.trials.page(study.id) == [] and len(store.events.page()) == 1
+    assert store.studies.move(study.id, [StudyState.RUNNING], StudyState.STOPPING, now=3.0), "small things still fit"
     store.close()
 
 
@@ -293,8 +293,8 @@ def test_a_read_only_database_is_said_so(tmp_path: Path, monkeypatch: Any) -> No
     monkeypatch.setattr(database, "_configure_sqlite", read_only)
     store = Store(url_of(tmp_path))
     with pytest.raises(Unavailable, match="read-only; make its file and directory writable"):
-        store.create_study(SPEC, now=1.0)
-    assert store.studies() == []
+        store.studies.create(SPEC, now=1.0)
+    assert store.studies.page() == []
     store.close()
 
 
@@ -304,26 +304,26 @@ def test_a_database_that_another_one_holds_is_waited_for_and_then_said_so(tmp_pa
     holder = sqlite3.connect(tmp_path / "data" / "scamp.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unavailable, match="another process has locked it"):
-        store.create_study(SPEC, now=1.0)
-    assert store.studies() == [], "readers do not wait"
+        store.studies.create(SPEC, now=1.0)
+    assert store.studies.page() == [], "readers do not wait"
     holder.execute("ROLLBACK")
     holder.close()
-    assert store.create_study(SPEC, now=1.0).id == 1
+    assert store.studies.create(SPEC, now=1.0).id == 1
     store.close()
 
 
 @pytest.mark.parametrize("happens", ["removed", "replaced"])
 def test_nothing_is_accepted_into_a_file_that_was_removed(tmp_path: Path, happens: str) -> None:
     store = Store(url_of(tmp_path))
-    store.create_study(SPEC, now=1.0)
+    store.studies.create(SPEC, now=1.0)
     (tmp_path / "data" / "scamp.db").rename(tmp_path / "away.db")
     if happens == "replaced":
         (tmp_path / "data" / "scamp.db").touch()
-    for use in (lambda: store.create_study(SPEC, now=1.0), store.studies):
+    for use in (lambda: store.studies.create(SPEC, now=1.0), store.studies.page):
         with pytest.raises(Unavailable, match="was removed or replaced while ScaMP was using it"):
             use()
     (tmp_path / "away.db").rename(tmp_path / "data" / "scamp.db")
-    assert len(store.studies()) == 1 and store.create_study(SPEC, now=1.0).id == 2
+    assert len(store.studies.page()) == 1 and store.studies.create(SPEC, now=1.0).id == 2
     store.close()
 
 
@@ -370,8 +370,8 @@ def test_any_postgresql_url_works(scheme: str, postgres_server: Any) -> None:
 @pytest.mark.postgres
 def test_a_server_without_an_encoding_stores_every_text(postgres_server: Any) -> None:
     store = Store(postgres_server.create_database("SQL_ASCII"))
-    name = store.create_study({**SPEC, "name": "学習 ≤ Ü 🙂"}, now=1.0).name
-    assert name == store.study(1).name == "学習 ≤ Ü 🙂"
+    name = store.studies.create({**SPEC, "name": "学習 ≤ Ü 🙂"}, now=1.0).name
+    assert name == store.studies.get(1).name == "学習 ≤ Ü 🙂"
     store.close()
 
 
@@ -398,14 +398,14 @@ def test_a_network_that_drops_packets_is_noticed_within_a_minute_unless_the_url_
 def test_a_store_outlives_the_loss_of_its_connections(postgres_server: Any) -> None:
     url = postgres_server.create_database()
     store = Store(url)
-    store.create_study(SPEC, now=1.0)
+    store.studies.create(SPEC, now=1.0)
     with psycopg.connect(url) as other:
         lost = other.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         ).fetchall()
     assert (True,) in lost
-    assert store.create_study(SPEC, now=2.0).id == 2
+    assert store.studies.create(SPEC, now=2.0).id == 2
     store.close()
 
 
@@ -414,8 +414,8 @@ def test_reads_in_a_block_share_a_connection_and_see_what_is_written_meanwhile(t
     taken: list[Any] = []
     sa.event.listen(store._database.engine, "checkout", lambda *args: taken.append(args))
     with store.reading():
-        assert store.studies() == []
-        study = store.create_study(SPEC, now=1.0)
-        assert [row.id for row in store.studies()] == [study.id]
+        assert store.studies.page() == []
+        study = store.studies.create(SPEC, now=1.0)
+        assert [row.id for row in store.studies.page()] == [study.id]
     store.close()
     assert len(taken) <= 2, "one to read, and at most one to write"

@@ -1,4 +1,4 @@
-"""How the database runs the statements; what they return is tested in ``test_reads``."""
+"""How the database runs the statements; what they return is tested in ``parts``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def statements() -> dict[str, sa.Select[Any]]:
         for name, statement in vars(queries).items()
         if name.isupper() and isinstance(statement, sa.Select)
     }
-    del by_name["CLOCK"]  # of PostgreSQL
     for flag in (False, True):
         by_name[f"trials_page({flag})"] = queries.trials_page(flag)
         by_name[f"events({flag})"] = queries.events(flag)

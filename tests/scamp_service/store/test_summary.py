@@ -136,10 +136,10 @@ def test_peaks_of_samples_that_differ_in_size_have_no_error() -> None:
 
 
 def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store) -> None:
-    study = store.create_study({"name": "s", "objective": {"direction": "maximize"}}, now=0.0)
-    store.create_trials(study.id, [(0, {}), (1, {}), (2, {})], now=0.0)
-    for row, family in zip(store.trials(study.id), ("f", "f", "g"), strict=True):
-        assert store.move_trial(
+    study = store.studies.create({"name": "s", "objective": {"direction": "maximize"}}, now=0.0)
+    store.trials.create(study.id, [(0, {}), (1, {}), (2, {})], now=0.0)
+    for row, family in zip(store.trials.page(study.id), ("f", "f", "g"), strict=True):
+        assert store.trials.move(
             row.id,
             TrialState.WAITING,
             0,
@@ -148,12 +148,12 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
             now=1.0,
             changes=TrialChanges(family=family),
         )
-    first = store.trials(study.id)[0].id
-    assert store.begin_attempt(new_attempt(first, device_kinds=("H200",), reserved_mib=26, now=2.0))
-    assert store.report(Report(first, 1, "t", measured_bytes=31 * MIB), now=3.0)
-    assert store.report_outcome(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=4.0)
+    first = store.trials.page(study.id)[0].id
+    assert store.attempts.begin(new_attempt(first, device_kinds=("H200",), reserved_mib=26, now=2.0))
+    assert store.reports.add(Report(first, 1, "t", measured_bytes=31 * MIB), now=3.0)
+    assert store.reports.end(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=4.0)
     learned = LearnedMemory("f", str(Layout()), 16 * MIB, 0, 1, 1, 0, (study.id,))
-    assert learned_of(store, store.families(study.id)) == [learned]
+    assert learned_of(store, store.counts.families(study.id)) == [learned]
 
 
 def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() -> None:

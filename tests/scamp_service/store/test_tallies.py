@@ -31,15 +31,15 @@ class Walk:
 
     def __init__(self, store: Store) -> None:
         self.store, self.clock = store, ticks(1)
-        self.study = store.create_study(SPEC, now=0.0).id
+        self.study = store.studies.create(SPEC, now=0.0).id
 
     def step(self, name: str, number: int, source: Any) -> None:
-        now, trials = float(next(self.clock)), self.store.trials(self.study)
+        now, trials = float(next(self.clock)), self.store.trials.page(self.study)
         if name == "create" or not trials:
-            self.store.create_trials(self.study, [(len(trials), {}), (len(trials) + 1, {})], now=now)
+            self.store.trials.create(self.study, [(len(trials), {}), (len(trials) + 1, {})], now=now)
             return
         chosen = trials[number % len(trials)]
-        attempts = self.store.attempts(chosen.id)
+        attempts = self.store.attempts.of_trial(chosen.id)
         match name:
             case "move" if chosen.state in (S.WAITING, S.QUEUED, S.RUNNING):
                 self.move(chosen, source, now)
@@ -55,14 +55,14 @@ class Walk:
             plan = sized(Plan(8), 40, 30 * MIB, source.choice([0, 5 * MIB]))
         possible = [NO_CHANGES, TrialChanges(num_oom=chosen.num_oom + 1), TrialChanges(family=source.choice("ab"))]
         changes, move = source.choice(possible), (chosen.id, chosen.state, chosen.attempt, to)
-        assert self.store.move_trial(*move, now=now, sized=plan, changes=changes)
+        assert self.store.trials.move(*move, now=now, sized=plan, changes=changes)
 
     def begin(self, chosen: Trial, source: Any, now: float) -> None:
         plan = Plan(8, dp_shard=source.choice([1, 2]))
         devices = tuple(source.sample(["n/0", "n/1", "n/2"], plan.world_size))
         begun = new_attempt(chosen.id, chosen.attempt + 1, plan=plan, devices=devices, reserved_mib=40, now=now)
         predicted = source.choice([None, 0.5])
-        assert self.store.begin_attempt(changed(begun, step_seconds=predicted))
+        assert self.store.attempts.begin(changed(begun, step_seconds=predicted))
 
     def follow(self, name: str, last: Attempt, source: Any, now: float) -> None:
         trial, attempt = last.trial_id, last.attempt
@@ -78,13 +78,13 @@ class Walk:
                     step_seconds=step_seconds,
                     timed_steps=timed_steps,
                 )
-                self.store.report(report, now=now)
+                self.store.reports.add(report, now=now)
             case "outcome":
-                self.store.report_outcome(trial, attempt, "t", source.choice(list(Outcome)), "", now=now)
+                self.store.reports.end(trial, attempt, "t", source.choice(list(Outcome)), "", now=now)
             case "end" if last.state in OPEN_ATTEMPTS:
                 outcome = source.choice([Outcome.OUT_OF_MEMORY, Outcome.LOST])
                 ended = [AttemptState.STARTING, AttemptState.RUNNING]
-                self.store.move_attempt(trial, attempt, ended, AttemptState.ENDED, outcome=outcome, now=now)
+                self.store.attempts.move(trial, attempt, ended, AttemptState.ENDED, outcome=outcome, now=now)
 
 
 def close(kept: Counted, counted: Counted) -> bool:
@@ -103,61 +103,61 @@ def test_the_kept_numbers_are_those_that_counting_gives(store: Store, walk: list
     course = Walk(store)
     for step in walk:
         course.step(*step)
-    counted = tally_study(all_trials(store, course.study), store.study_attempts(course.study))
-    assert close(store.counted(course.study), counted)
+    counted = tally_study(all_trials(store, course.study), store.attempts.of_study(course.study))
+    assert close(store.counts.counted(course.study), counted)
     summary = study_summary(store, course.study, now=500.0)
     assert summary.trials == {state.value: num for state, num in counted.states.items()}
-    held = sum(device_seconds(row, 500.0) for row in store.study_attempts(course.study))
+    held = sum(device_seconds(row, 500.0) for row in store.attempts.of_study(course.study))
     assert summary.device_seconds == pytest.approx(held)
-    assert store.device_seconds(course.study, now=500.0) == pytest.approx(held)
+    assert store.counts.device_seconds(course.study, now=500.0) == pytest.approx(held)
 
 
 def test_a_move_that_lost_its_race_counts_nothing(store: Store) -> None:
-    study = store.create_study(SPEC, now=0.0).id
-    store.create_trials(study, [(0, {})], now=0.0)
-    store.create_trials(study, [(0, {})], now=0.0)
-    first = store.trials(study)[0].id
-    assert store.move_trial(first, S.WAITING, 0, S.QUEUED, sized=sized(), now=1.0)
-    assert not store.move_trial(first, S.WAITING, 0, S.FAILED, now=1.0)
-    assert not store.begin_attempt(new_attempt(first, 2))
-    assert store.trial_counts(study) == {S.QUEUED: 1}
-    assert store.study_totals().trials == {S.QUEUED: 1}
+    study = store.studies.create(SPEC, now=0.0).id
+    store.trials.create(study, [(0, {})], now=0.0)
+    store.trials.create(study, [(0, {})], now=0.0)
+    first = store.trials.page(study)[0].id
+    assert store.trials.move(first, S.WAITING, 0, S.QUEUED, sized=sized(), now=1.0)
+    assert not store.trials.move(first, S.WAITING, 0, S.FAILED, now=1.0)
+    assert not store.attempts.begin(new_attempt(first, 2))
+    assert store.counts.states(study) == {S.QUEUED: 1}
+    assert store.counts.totals().trials == {S.QUEUED: 1}
 
 
 def test_threads_that_move_trials_of_one_study_at_once_do_not_lose_a_count(shared_url: str) -> None:
     """On PostgreSQL two transactions must not wait for each other either: that would raise."""
     store = Store(shared_url)
-    study = store.create_study(SPEC, now=0.0).id
-    store.create_trials(study, [(number, {}) for number in range(24)], now=0.0)
+    study = store.studies.create(SPEC, now=0.0).id
+    store.trials.create(study, [(number, {}) for number in range(24)], now=0.0)
 
     def live(running: Trial) -> None:
-        assert store.move_trial(
+        assert store.trials.move(
             running.id, S.WAITING, 0, S.QUEUED, sized=sized(), changes=TrialChanges(family="f"), now=1.0
         )
-        assert store.move_trial(running.id, S.QUEUED, 0, S.WAITING, now=2.0)
-        assert store.move_trial(running.id, S.WAITING, 0, S.QUEUED, now=3.0)
-        assert store.begin_attempt(new_attempt(running.id, devices=(f"n/{running.number}",)))
-        assert store.report(Report(running.id, 1, "t", measured_bytes=10 * MIB), now=4.0)
-        assert store.move_attempt(running.id, 1, [AttemptState.STARTING], AttemptState.ENDED, now=5.0)
+        assert store.trials.move(running.id, S.QUEUED, 0, S.WAITING, now=2.0)
+        assert store.trials.move(running.id, S.WAITING, 0, S.QUEUED, now=3.0)
+        assert store.attempts.begin(new_attempt(running.id, devices=(f"n/{running.number}",)))
+        assert store.reports.add(Report(running.id, 1, "t", measured_bytes=10 * MIB), now=4.0)
+        assert store.attempts.move(running.id, 1, [AttemptState.STARTING], AttemptState.ENDED, now=5.0)
 
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(live, store.trials(study)))
-    assert close(store.counted(study), tally_study(store.trials(study), store.study_attempts(study)))
+        list(threads.map(live, store.trials.page(study)))
+    assert close(store.counts.counted(study), tally_study(store.trials.page(study), store.attempts.of_study(study)))
     store.close()
 
 
 @pytest.mark.parametrize("num", range(5))
 def test_the_median_is_the_mean_of_the_two_in_the_middle(store: Store, num: int) -> None:
-    study = store.create_study(SPEC, now=0.0).id
-    store.create_trials(study, [(number, {}) for number in range(num)], now=0.0)
-    for row in store.trials(study):
-        store.move_trial(row.id, S.WAITING, 0, S.QUEUED, sized=sized(), now=1.0)
-        store.begin_attempt(new_attempt(row.id))
-        store.report(Report(row.id, 1, "t", measured_bytes=(10 + row.number**2) * MIB), now=2.0)
+    study = store.studies.create(SPEC, now=0.0).id
+    store.trials.create(study, [(number, {}) for number in range(num)], now=0.0)
+    for row in store.trials.page(study):
+        store.trials.move(row.id, S.WAITING, 0, S.QUEUED, sized=sized(), now=1.0)
+        store.attempts.begin(new_attempt(row.id))
+        store.reports.add(Report(row.id, 1, "t", measured_bytes=(10 + row.number**2) * MIB), now=2.0)
     errors = [abs(100.0 * (20 - measured) / measured) for measured in (10 + number**2 for number in range(num))]
-    kept = store.counted(study).peak_error_pct
+    kept = store.counts.counted(study).peak_error_pct
     assert (kept.median, kept.max) == pytest.approx((error_summary(errors).median, error_summary(errors).max))
-    assert store.counted(study).step_error_pct == ErrorSummary()
+    assert store.counts.counted(study).step_error_pct == ErrorSummary()
 
 
 def test_an_attempt_that_later_runs_out_of_memory_takes_back_its_measurement() -> None:

@@ -53,7 +53,7 @@ class World:
     def __init__(self, data_dir: Path) -> None:
         self.settings = Settings(data_dir=data_dir, virtual_devices=2, device_mib=200)
         self.store = Store(self.settings.url)
-        self.lease = self.store.take_lease(CONTROLLER_LEASE, "test", None, now=time.time())
+        self.lease = self.store.leases.take(CONTROLLER_LEASE, "test", None, now=time.time())
         self.namespace = namespace_of(self.store.identity())
         self.term, self.leads = 1, True
         self.ray = LocalRay(self.settings, data_dir)
@@ -61,7 +61,7 @@ class World:
         self.settings = self.settings.model_copy(update={"ray_address": self.ray.address})
         self.executor = self.new_executor()
         self.number = 0
-        self.study = self.store.create_study(SPEC, now=time.time()).id
+        self.study = self.store.studies.create(SPEC, now=time.time()).id
 
     def new_executor(self) -> RayExecutor:
         return RayExecutor(
@@ -79,7 +79,7 @@ class World:
 
     def renew(self) -> None:
         assert self.lease is not None
-        self.lease = self.store.renew_lease(CONTROLLER_LEASE, self.lease, now=time.time())
+        self.lease = self.store.leases.renew(CONTROLLER_LEASE, self.lease, now=time.time())
 
     def until(self, condition: Callable[[], Any], condition_name: str) -> Any:
         def renewed() -> Any:
@@ -101,11 +101,11 @@ class World:
         now, ranks = time.time(), len(devices)
         params = TINY | changes.pop("params", {})
         plan = Plan(micro_batch=32 // ranks, dp_shard=ranks)
-        self.store.create_trials(self.study, [(self.number, params)], now=now)
-        trial = self.store.trials(self.study)[-1]
-        self.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=now, sized=sized(plan, 64))
+        self.store.trials.create(self.study, [(self.number, params)], now=now)
+        trial = self.store.trials.page(self.study)[-1]
+        self.store.trials.move(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=now, sized=sized(plan, 64))
         begun = new_attempt(trial.id, token="token", plan=plan, devices=devices, reserved_mib=64, now=now)
-        assert self.store.begin_attempt(begun)
+        assert self.store.attempts.begin(begun)
         order = Order(
             trial_id=trial.id,
             attempt=1,
@@ -134,7 +134,7 @@ class World:
         self.until(listed, f"the launch of {order.key}")
 
     def attempt(self, order: Order) -> Attempt:
-        return self.store.attempts(order.trial_id)[0]
+        return self.store.attempts.of_trial(order.trial_id)[0]
 
     def gone(self, order: Order) -> bool:
         return order.key not in self.executor.gangs()
@@ -144,7 +144,7 @@ class World:
         return self.attempt(order)
 
     def training(self, order: Order) -> None:
-        self.until(lambda: self.store.metrics(order.trial_id), f"a first metric of {order.key}")
+        self.until(lambda: self.store.reports.metrics(order.trial_id), f"a first metric of {order.key}")
 
     def actor(self, order: Order) -> Any:
         """Ray's actor of the only rank of this attempt."""
@@ -174,11 +174,11 @@ def test_a_gang_of_one_trains_and_reports_in_order(world: World) -> None:
     assert world.executor.gangs()[order.key].state is GangState.ALIVE
     attempt = world.ended(order)
     assert (attempt.outcome, attempt.detail) == (Outcome.DONE, "")
-    assert [metric.step for metric in world.store.metrics(order.trial_id)] == [10, 20, 30]
+    assert [metric.step for metric in world.store.reports.metrics(order.trial_id)] == [10, 20, 30]
     assert attempt.checkpoint_step == 30 and attempt.measured_bytes > 0
     assert attempt.timed_steps == 27 and attempt.measured_step_seconds is not None
     assert 0 < attempt.measured_step_seconds < 10
-    assert world.store.trial(order.trial_id).measured_step_seconds == attempt.measured_step_seconds
+    assert world.store.trials.get(order.trial_id).measured_step_seconds == attempt.measured_step_seconds
     assert (world.settings.data_dir / "checkpoints" / str(order.trial_id)).is_dir()
 
 
@@ -187,7 +187,7 @@ def test_a_gang_of_two_trains_the_same_curve_as_one_rank(world: World) -> None:
     for order in (both, single):
         world.launch(order)
         assert world.ended(order).outcome is Outcome.DONE
-    curves = [[m.values["train_loss"] for m in world.store.metrics(order.trial_id)] for order in (both, single)]
+    curves = [[m.values["train_loss"] for m in world.store.reports.metrics(order.trial_id)] for order in (both, single)]
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)
 
 
@@ -197,7 +197,7 @@ def test_launching_twice_starts_once(world: World) -> None:
         world.launch(order)
     assert len(world.executor._states.ranks.members(order.key)) == 1
     assert world.ended(order).outcome is Outcome.DONE
-    assert [metric.seq for metric in world.store.metrics(order.trial_id)] == [1, 2]
+    assert [metric.seq for metric in world.store.reports.metrics(order.trial_id)] == [1, 2]
 
 
 def test_a_killed_rank_breaks_its_gang_at_once_and_stopping_frees_every_process(
@@ -287,7 +287,7 @@ def test_another_executor_finds_a_living_gang_and_lets_it_finish(world: World) -
     assert sorted(world.pids(order)) == sorted(pids)
     world.launch(order)  # a repeat, from a controller that does not know better
     assert world.ended(order).outcome is Outcome.DONE
-    assert [metric.seq for metric in world.store.metrics(order.trial_id)] == list(range(1, 11))
+    assert [metric.seq for metric in world.store.reports.metrics(order.trial_id)] == list(range(1, 11))
 
 
 @pytest.mark.soak
@@ -354,7 +354,7 @@ def test_a_frozen_sink_is_replaced_and_no_report_is_lost(world: World, monkeypat
     os.kill(stuck, signal.SIGSTOP)
     assert world.ended(order).outcome is Outcome.DONE
     assert not is_running(stuck)
-    assert [metric.seq for metric in world.store.metrics(order.trial_id)] == list(range(1, 21))
+    assert [metric.seq for metric in world.store.reports.metrics(order.trial_id)] == list(range(1, 21))
 
 
 def test_ranks_do_not_obey_a_controller_that_was_replaced(world: World) -> None:
@@ -402,17 +402,17 @@ def test_a_stale_token_is_refused_before_anything_is_trained(world: World) -> No
     world.launch(replace(order, token="another"))
     attempt = world.ended(order)
     assert (attempt.state, attempt.outcome) == (AttemptState.STARTING, None)
-    assert world.store.metrics(order.trial_id) == []
+    assert world.store.reports.metrics(order.trial_id) == []
 
 
 def test_a_rank_stops_when_its_attempt_has_become_stale(world: World) -> None:
     order = world.order(world.devices()[:1], steps=LONG)
     world.launch(order)
     world.training(order)
-    assert world.store.move_attempt(order.trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=time.time())
-    before = len(world.store.metrics(order.trial_id))
+    assert world.store.attempts.move(order.trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=time.time())
+    before = len(world.store.reports.metrics(order.trial_id))
     world.ended(order)
-    assert len(world.store.metrics(order.trial_id)) == before
+    assert len(world.store.reports.metrics(order.trial_id)) == before
 
 
 def test_no_report_is_lost_when_the_sink_dies(world: World) -> None:
@@ -423,7 +423,7 @@ def test_no_report_is_lost_when_the_sink_dies(world: World) -> None:
     world.training(order)
     ray.kill(ray.get_actor(SINK, world.namespace))
     assert world.ended(order).outcome is Outcome.DONE
-    assert [metric.seq for metric in world.store.metrics(order.trial_id)] == list(range(1, 16))
+    assert [metric.seq for metric in world.store.reports.metrics(order.trial_id)] == list(range(1, 16))
 
 
 USER_CODE = """
@@ -445,7 +445,7 @@ def put_code(world: World, source: str) -> str:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("mine.py", source)
-    return world.store.put_blob(packed.getvalue())
+    return world.store.blobs.put(packed.getvalue())
 
 
 MARKING_CODE = """
@@ -484,7 +484,9 @@ def test_own_code_runs_again_in_its_own_process_which_is_clean_or_replaced_and_n
         order = world.order(devices, steps=1, workload="mine.py:Mine", code=code, params=params)
         world.launch(order)
         assert world.ended(order).outcome is Outcome.DONE
-        lines = [line.text.split(" sees ") for _, line in world.store.logs(order.trial_id) if " sees " in line.text]
+        lines = [
+            line.text.split(" sees ") for _, line in world.store.reports.logs(order.trial_id) if " sees " in line.text
+        ]
         assert len(lines) == len(devices)
         seen += [lines]
     first, again, replaced, others, gang, gang_again = [{pid for pid, _ in lines} for lines in seen]
@@ -506,7 +508,7 @@ def test_prints_and_the_traceback_of_user_code_arrive_and_its_process_is_not_use
     explained, _, traceback = attempt.detail.partition("\n\n")
     assert explained == 'mine.py, line 12: raise LookupError("no such thing")\nLookupError: no such thing'
     assert traceback.startswith("Traceback") and "runtime.py" in traceback
-    assert [line.text for _, line in world.store.logs(order.trial_id)][:2] == ["hello from 16", "and to stderr"]
+    assert [line.text for _, line in world.store.reports.logs(order.trial_id)][:2] == ["hello from 16", "and to stderr"]
     assert not any(is_running(pid) for pid in pids)
 
 
@@ -533,7 +535,7 @@ def test_a_rank_waits_while_the_database_is_locked(world: World) -> None:
         assert is_running(pid)
     other.execute("ROLLBACK")
     other.close()
-    world.until(lambda: len(world.store.metrics(order.trial_id)) > 10, "reports that had to wait")
+    world.until(lambda: len(world.store.reports.metrics(order.trial_id)) > 10, "reports that had to wait")
     world.executor.stop(order.key)
     world.ended(order)
     until(lambda: not is_running(pid), f"the end of process {pid}")

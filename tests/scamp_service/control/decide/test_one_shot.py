@@ -82,8 +82,8 @@ def test_bounds_on_what_is_predicted_hold_for_candidates_and_not_for_the_superne
 def test_the_best_candidates_are_trained_alone_whatever_is_killed_on_the_way(seed: int) -> None:
     simulation = OneShotSimulation(empty_store(), seed)
     simulation.run()
-    for ended in simulation.store.studies():
-        trials = simulation.store.trials(ended.id)
+    for ended in simulation.store.studies.page():
+        trials = simulation.store.trials.page(ended.id)
         supernet, *scored = (row for row in trials if row.state is TrialState.PRUNED)
         assert ended.state is StudyState.COMPLETED
         assert supernet.step == 12

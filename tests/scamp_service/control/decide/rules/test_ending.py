@@ -70,10 +70,10 @@ def test_a_bound_on_the_regret_is_stored_before_more_trials_and_ends_the_study_o
     while not simulation.has_ended:
         simulation.cycle()
         if simulation.clock.now > 100:
-            for study_row in store.studies():
-                store.note_regret(study_row.id, 0.4, now=simulation.clock.now)
+            for study_row in store.studies.page():
+                store.studies.note_regret(study_row.id, 0.4, now=simulation.clock.now)
         assert simulation.clock.now < 20_000
-    for ended in store.studies():
+    for ended in store.studies.page():
         assert ended.state is StudyState.COMPLETED and ended.regret_bound == 0.4
         assert ended.reason == "no candidate is likely to be better by more than 0.4 (budget.terminator)"
 
@@ -115,4 +115,4 @@ def ended_by(limit: Json, seed: int) -> list[tuple[Study, list[Trial]]]:
     while not simulation.has_ended:
         simulation.cycle()
         assert simulation.clock.now < 20_000
-    return [(ended, store.trials(ended.id)) for ended in store.studies()]
+    return [(ended, store.trials.page(ended.id)) for ended in store.studies.page()]

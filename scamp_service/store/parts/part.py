@@ -1,4 +1,4 @@
-"""Parts that all writes to the study database share: transactions that are fenced, events, and tallies.
+"""The base of the parts of the store: how one reads rows as values, and writes in transactions that are fenced.
 
 An event is the last statement of its transaction (see ``Database.order_commits``), and tallies come just before it.
 """
@@ -6,29 +6,66 @@ An event is the last statement of its transaction (see ``Database.order_commits`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from scamp_service.errors import Deposed
+from scamp_service.errors import Deposed, NotFound
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Attempt, Json
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
-from scamp_service.store.connected import Connected
 from scamp_service.store.database import Database
 from scamp_service.store.events import AttemptChange, Change, StudyChange, TrialChange
+from scamp_service.store.rows import values_of
 from scamp_service.store.tallies import COLOCATED, RANKS, difference, measure_trial, trial_tallies
 
+Value = TypeVar("Value")
 
-class Transactions(Connected):
-    """The parts of the store's writes that every group of methods uses."""
+
+class Part:
+    """A part of the store, which reads. Its methods raise ``Unavailable`` when the database cannot be used."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def _all(self, kind: Callable[..., Value], statement: sa.Select[Any], **values: Any) -> list[Value]:
+        """The value of each row, whose columns are called like the arguments of ``kind``."""
+        return values_of(kind, self._rows(statement, **values))
+
+    def _first(self, kind: Callable[..., Value], statement: sa.Select[Any], **values: Any) -> Value | None:
+        """The value of the first row; None if there is none."""
+        return next(iter(self._all(kind, statement, **values)), None)
+
+    def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **values: Any) -> Sequence[Any]:
+        """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""
+        return [row for ids in in_parts(trial_ids) for row in self._rows(statement, trial_ids=ids, **values)]
+
+    def _row(self, statement: sa.Select[Any], **values: Any) -> Any:
+        """The first row; None if there is none."""
+        return next(iter(self._rows(statement, **values)), None)
+
+    def _value(self, statement: sa.Select[Any], **values: Any) -> Any:
+        """The first column of the first row; None if there is no row."""
+        return next(iter(self._values(statement, **values)), None)
+
+    def _values(self, statement: sa.Select[Any], **values: Any) -> list[Any]:
+        """The first column of every row."""
+        return [row[0] for row in self._rows(statement, **values)]
+
+    def _rows(self, statement: sa.Select[Any], **values: Any) -> Sequence[Any]:
+        return self._database.rows(statement, **values)
+
+
+class WritingPart(Part):
+    """A part of the store that also writes."""
 
     def __init__(self, database: Database, fence: Json | None = None) -> None:
-        """With a ``fence``, only the holder of that lease may write: see ``Leases.fenced``."""
+        """With a ``fence``, only the holder of that lease may write: see ``Store.fenced``."""
         super().__init__(database)
         self._fence = fence or {}
 
@@ -64,9 +101,9 @@ class Transactions(Connected):
 
     def _measure(self, connection: sa.Connection, trial_id: int) -> None:
         """Keep what the attempts of a trial measured, after one of them has changed."""
-        rows = connection.execute(queries.TRIAL_ATTEMPTS, {"trial_id": trial_id}).all()
+        attempts = values_of(Attempt, connection.execute(queries.TRIAL_ATTEMPTS, {"trial_id": trial_id}).all())
         study_id = connection.execute(sql.STUDY_OF_TRIAL, {"id": trial_id}).scalar_one()
-        row = {"trial_id": trial_id, "study_id": study_id, **asdict(measure_trial(Attempt(*row) for row in rows))}
+        row = {"trial_id": trial_id, "study_id": study_id, **asdict(measure_trial(attempts))}
         connection.execute(self._replace(schema.measured, "trial_id"), row)
 
     def _insert_new(self, table: sa.Table, *unique: str, returns: str = "") -> Any:
@@ -125,6 +162,33 @@ class Transactions(Connected):
             for change in changes
         ]
         connection.execute(sql.INSERT_EVENT, rows)
+
+
+def no_study(study_id: int) -> NotFound:
+    """The error of a study that does not exist, to be raised."""
+    return NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
+
+
+def in_parts(values: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the values in parts that a statement can take: 65,535 parameters for PostgreSQL, 32,766 for SQLite."""
+    for start in range(0, len(values), 1000):
+        yield list(values[start : start + 1000])
+
+
+State = TypeVar("State", bound=StrEnum)
+
+
+def legal_states(moves: Mapping[State, frozenset[State]], expected: Iterable[State], to: State) -> tuple[State, ...]:
+    """The states of ``expected`` that may become ``to``. An assert fails when there is none."""
+    expected = sorted(expected)
+    states = tuple(state for state in expected if to in moves[state])
+    assert states, f"there is no move from {expected} to {to}"
+    return states
+
+
+def underscored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The names with a leading underscore, as parameters of an UPDATE: see ``statements``."""
+    return {f"_{name}": value for name, value in values.items()}
 
 
 def _data_of(change: Change) -> dict[str, Any]:

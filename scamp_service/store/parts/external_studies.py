@@ -15,9 +15,8 @@ from scamp_service.lifecycle import StudyState
 from scamp_service.model import Json, Study
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
-from scamp_service.store.connected import no_study
-from scamp_service.store.writes.requests import KEY
-from scamp_service.store.writes.transactions import Transactions
+from scamp_service.store.parts.part import WritingPart, no_study
+from scamp_service.store.parts.requests import KEY
 
 _S, _SA = schema.studies, schema.study_attributes
 exists = _S.c.state != StudyState.DELETED
@@ -39,7 +38,7 @@ _STUDY_ATTRIBUTES = select(_SA.c.name, _SA.c.value).where(
 )
 
 
-class ExternalStudies(Transactions):
+class ExternalStudies(WritingPart):
     """The methods for studies of other programs."""
 
     def create_study(self, name: str, spec: Json, *, now: float) -> int:
@@ -71,7 +70,7 @@ class ExternalStudies(Transactions):
 
     def every_study(self) -> list[Study]:
         """All studies that are not deleted, by id."""
-        return [Study(*row) for row in self._rows(_EVERY_STUDY)]
+        return self._all(Study, _EVERY_STUDY)
 
     def studies_named(self, name: str) -> list[int]:
         """Ids of the studies with exactly this name, by id."""
@@ -95,4 +94,4 @@ class ExternalStudies(Transactions):
 
     def study_attributes(self, study_id: int, *, is_system: bool) -> dict[str, Any]:
         """Attributes that Optuna or its user has stored with a study."""
-        return dict(tuple(row) for row in self._rows(_STUDY_ATTRIBUTES, study_id=study_id, is_system=is_system))
+        return dict(self._rows(_STUDY_ATTRIBUTES, study_id=study_id, is_system=is_system))

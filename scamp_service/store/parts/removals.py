@@ -18,9 +18,9 @@ from sqlalchemy import bindparam, func, select
 
 from scamp_service.lifecycle import StudyState
 from scamp_service.store import schema
+from scamp_service.store.parts.part import WritingPart
+from scamp_service.store.parts.requests import ENDED
 from scamp_service.store.schema import one_of
-from scamp_service.store.writes.requests import ENDED
-from scamp_service.store.writes.transactions import Transactions
 
 _S, _T, _E = schema.studies, schema.trials, schema.events
 
@@ -77,7 +77,7 @@ _trials_of_study = select(_T.c.id).where(_T.c.study_id == bindparam("_id"))
 _SOME_LOGS = _first_rows(schema.logs, schema.logs.c.trial_id.in_(_trials_of_study))
 
 
-class Removals(Transactions):
+class Removals(WritingPart):
     """The methods that remove rows, for the sweeper of the leader."""
 
     def deleted_trials(self, *, limit: int = 100) -> list[int]:

@@ -29,13 +29,14 @@ from scamp_service.limits import Reached, limit_reached
 from scamp_service.model import Json, Study
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
-from scamp_service.store.connected import no_study
+from scamp_service.store.database import Database
 from scamp_service.store.events import TrialChange
-from scamp_service.store.reads import Reads
+from scamp_service.store.parts.counts import Counts
+from scamp_service.store.parts.part import WritingPart, no_study
+from scamp_service.store.parts.studies import Studies
 from scamp_service.store.rows import new_trial
 from scamp_service.store.schema import one_of
 from scamp_service.store.tallies import BESIDE, own_states
-from scamp_service.store.writes.transactions import Transactions
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 
@@ -95,8 +96,12 @@ _RETRY = (
 _KNOWN = select(_A.c.value).where(_A.c.study_id == bindparam("study_id"), _A.c.name == bindparam("name"))
 
 
-class Requests(Reads, Transactions):
+class Requests(WritingPart):
     """The methods of the store for requests of users about a study."""
+
+    def __init__(self, database: Database, fence: Json | None = None) -> None:
+        super().__init__(database, fence)
+        self._studies, self._counts = Studies(database), Counts(database)
 
     def enqueue(self, study_id: int, candidates: Sequence[Json], key: str, *, now: float) -> list[int]:
         """Add trials with these parameters, in addition to the study's budget; returns their numbers.
@@ -104,7 +109,7 @@ class Requests(Reads, Transactions):
         A study that is COMPLETED runs again for them. A request with the same ``key`` returns the same. Raises
         ``NotFound``, and ``Conflict`` for a study that was stopped, has failed, or has reached a limit of its budget.
         """
-        name, before = KEY + key, self.study(study_id)
+        name, before = KEY + key, self._studies.get(study_id)
         reached = None
         if before.state is StudyState.COMPLETED:
             _expect_own(before)
@@ -135,14 +140,14 @@ class Requests(Reads, Transactions):
                 self._emit_study(connection, study_id, study.name, seen_state(StudyState.RUNNING, study.spec), now=now)
         return numbers
 
-    def extend_study(self, study_id: int, limits: Mapping[str, Any], *, now: float) -> None:
+    def extend(self, study_id: int, limits: Mapping[str, Any], *, now: float) -> None:
         """Change limits of a study's budget: see ``RAISED``, ``REPLACED`` and, with None for a value, ``DROPPED``.
 
         A study that is COMPLETED runs again. If a limit had ended it, the trials that were cancelled for that continue.
         Raises ``NotFound``, ``InvalidInput`` for limits that are lower than before, and ``Conflict`` for a study that
         was stopped, has failed, has reached one of the new limits already, or would have nothing to do.
         """
-        before = self.study(study_id)
+        before = self._studies.get(study_id)
         _expect_own(before)
         reached = self._limit_reached(before, _extended(before.spec, limits), now)
         num_proposed = self._num_proposed(study_id)
@@ -159,14 +164,14 @@ class Requests(Reads, Transactions):
                 _expect_more_candidates(study, spec, num_proposed)
             self._emit_study(connection, study_id, study.name, seen_state(StudyState.RUNNING, study.spec), now=now)
 
-    def retry_trials(self, study_id: int, numbers: Collection[int] | None = None, *, now: float) -> list[int]:
+    def retry(self, study_id: int, numbers: Collection[int] | None = None, *, now: float) -> list[int]:
         """Let failed trials run again, all or those with these numbers; returns the numbers of those that had failed.
 
         A study that is COMPLETED or FAILED runs again. A trial that has not ended stays as it is. Raises ``NotFound``,
         and ``Conflict`` for trials that have ended in another state, for a study that was stopped, and for one that has
         reached a limit of its budget.
         """
-        before = self.study(study_id)
+        before = self._studies.get(study_id)
         _expect_own(before)
         reached = self._limit_reached(before, parse_study(before.spec), now)
         with self._write() as connection:
@@ -193,7 +198,7 @@ class Requests(Reads, Transactions):
                 self._emit_study(connection, study_id, study.name, seen_state(StudyState.RUNNING, study.spec), now=now)
         return failed
 
-    def prioritize_study(self, study_id: int, priority: int, *, now: float) -> None:
+    def prioritize(self, study_id: int, priority: int, *, now: float) -> None:
         """Give a study another priority: the next placement uses it. Raises ``NotFound`` and ``InvalidInput``."""
         with self._write() as connection:
             study = self._locked_study(connection, study_id)
@@ -202,7 +207,7 @@ class Requests(Reads, Transactions):
                 connection.execute(_SET_SPEC, {"_id": study_id, "_spec": spec})
                 self._emit_study(connection, study_id, study.name, seen_state(study.state, spec), now=now)
 
-    def pause_study(self, study_id: int, *, paused: bool, now: float) -> None:
+    def pause(self, study_id: int, *, paused: bool, now: float) -> None:
         """Let no trial of a study run, or all. Raises ``NotFound``, and ``Conflict`` for one that is not RUNNING."""
         with self._write() as connection:
             study = self._locked_study(connection, study_id)
@@ -215,7 +220,7 @@ class Requests(Reads, Transactions):
                 connection.execute(_SET_SPEC, {"_id": study_id, "_spec": spec})
                 self._emit_study(connection, study_id, study.name, seen_state(study.state, spec), now=now)
 
-    def delete_study(self, study_id: int, *, now: float) -> None:
+    def delete(self, study_id: int, *, now: float) -> None:
         """Delete a study that has ended: from now on nobody sees it. No effect if it is deleted already.
 
         Raises ``NotFound``, and ``Conflict`` while the study or any of its attempts has not ended.
@@ -251,11 +256,11 @@ class Requests(Reads, Transactions):
 
     def _limit_reached(self, study: Study, spec: StudySpec, now: float) -> Reached | None:
         """The limit of the budget in ``spec`` that the study has reached, if any."""
-        return limit_reached(spec, self.used(study, spec, self.complete_scores, now=now))
+        return limit_reached(spec, self._counts.used(study, spec, now=now))
 
     def _num_proposed(self, study_id: int) -> int:
         """Number of trials that the study's sampler has proposed."""
-        tallies = self.tallies(study_id)
+        tallies = self._counts.tallies(study_id)
         return sum(own_states(tallies).values()) - int(tallies.get(BESIDE, 0))
 
     def _continue_cancelled(self, connection: sa.Connection, study: Any, now: float) -> bool:

@@ -21,10 +21,10 @@ from scamp_service.lifecycle import LIVE_TRIALS, Origin, StudyState, TrialState
 from scamp_service.model import Json, Sized
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
-from scamp_service.store.connected import no_study
 from scamp_service.store.events import NewMetrics, TrialChange
+from scamp_service.store.parts.external_studies import ExternalStudies, exists
+from scamp_service.store.parts.part import no_study
 from scamp_service.store.tallies import EXTERNAL
-from scamp_service.store.writes.external_studies import ExternalStudies, exists
 
 RUN_BY_OTHERS = "created and run by another program, through Optuna"
 """The reason of an external trial."""
@@ -86,9 +86,10 @@ class OptunaTrialRow(NamedTuple):
     values: Sequence[float] | None
 
 
-_JSON = (_T.c.params, _X.c.searched, _X.c["values"])
+_JSON = {"params": _T.c.params, "searched": _X.c.searched, "objectives": _X.c["values"]}
+_PLAIN = tuple(name for name in OptunaTrialRow._fields if name not in ("params", "searched", "values"))
 _SEEN = select(
-    *(_T.c[name] for name in OptunaTrialRow._fields[:-3]), *(sa.type_coerce(column, sa.Text) for column in _JSON)
+    *(_T.c[name] for name in _PLAIN), *(sa.type_coerce(column, sa.Text).label(name) for name, column in _JSON.items())
 ).outerjoin(_X, _X.c.trial_id == _T.c.id)
 _NEWER = _SEEN.where(_T.c.study_id == bindparam("study_id"), _T.c.id > bindparam("after")).order_by(_T.c.id)
 _CHOSEN = _SEEN.where(_T.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_T.c.id)
@@ -111,7 +112,7 @@ _MOVE = (
     .values({name: bindparam(f"_{name}") for name in ("state", "value", "values", "started_at", "finished_at")})
     .returning(*sql.TRIAL_EVENT)
 )
-_TIMES = select(_T.c.value, _T.c["values"], _T.c.started_at).where(_T.c.id == bindparam("id"))
+_STORED = select(_T.c.value, _T.c["values"].label("every"), _T.c.started_at).where(_T.c.id == bindparam("id"))
 _SET_PARAMS = sa.update(_T).where(_T.c.id == bindparam("_id")).values(params=bindparam("_params"))
 _PARAMS = select(_T.c.params).where(_T.c.id == bindparam("id"))
 _SET_REPORTED = sa.update(_T).where(_T.c.id == bindparam("_id")).values(step=bindparam("_step"), value=bindparam("_v"))
@@ -207,12 +208,12 @@ class External(ExternalStudies):
             if before is None or (to is TrialState.RUNNING and before.state is not TrialState.WAITING):
                 return False
             self._change(connection, trial_id, before, changes)
-            times = connection.execute(_TIMES, {"id": trial_id}).one()
+            stored = connection.execute(_STORED, {"id": trial_id}).one()
             columns = {
                 "_state": to,
-                "_value": times.value if values is None else float(values[0]),
-                "_values": times[1] if values is None else several(values),
-                "_started_at": now if to is TrialState.RUNNING else times.started_at,
+                "_value": stored.value if values is None else float(values[0]),
+                "_values": stored.every if values is None else several(values),
+                "_started_at": now if to is TrialState.RUNNING else stored.started_at,
                 "_finished_at": None if to in LIVE_TRIALS else now,
             }
             moved = connection.execute(_MOVE, {"_id": trial_id, **columns}).one()
@@ -258,13 +259,13 @@ class External(ExternalStudies):
 
     def record_heartbeat(self, trial_id: int) -> None:
         """Note that the program that runs an external trial lives."""
-        now = self.now()
+        now = self._database.now()
         with self._write() as connection:
             connection.execute(_SET_X["heartbeat_at"], {"_id": trial_id, "_x": now})
 
     def stale_trials(self, study_id: int, grace_seconds: float) -> list[int]:
         """Ids of running external trials whose last heartbeat is older than this."""
-        return self._values(_STALE, study_id=study_id, before=self.now() - grace_seconds)
+        return self._values(_STALE, study_id=study_id, before=self._database.now() - grace_seconds)
 
     def _hold(self, connection: sa.Connection, trial_id: int, *, begins: bool = False) -> Any:
         """The trial, which nobody else changes before the end of the transaction.
@@ -288,24 +289,34 @@ class External(ExternalStudies):
         """The study's trials with id > ``after``, and those with ``trial_ids``, each group by id."""
         rows = list(self._by_ids(_CHOSEN, trial_ids)) if trial_ids else []
         rows += self._rows(_NEWER, study_id=study_id, after=after)
-        texts = ((row[-3] if row[-2] is None else None, *row[-2:]) for row in rows)  # searched has params, too
-        trials = json.loads(
-            f"[{','.join(text or 'null' for three in texts for text in three)}]"
-        )  # faster than each alone
-        return [OptunaTrialRow(*row[:-3], *trials[3 * index : 3 * index + 3]) for index, row in enumerate(rows)]
+        texts = [  # searched has params, too
+            text or "null"
+            for row in rows
+            for text in (row.params if row.searched is None else None, row.searched, row.objectives)
+        ]
+        parsed = iter(json.loads(f"[{','.join(texts)}]"))  # faster than each alone
+        return [
+            OptunaTrialRow(
+                **{name: getattr(row, name) for name in _PLAIN},
+                params=next(parsed),
+                searched=next(parsed),
+                values=next(parsed),
+            )
+            for row in rows
+        ]
 
     def reports(self, trial_ids: Sequence[int]) -> dict[int, dict[int, float]]:
         """External trial → step → objective."""
         curves: dict[int, dict[int, float]] = {}
-        for trial_id, step, value in self._by_ids(_REPORTS, trial_ids):
-            curves.setdefault(trial_id, {})[step] = value
+        for row in self._by_ids(_REPORTS, trial_ids):
+            curves.setdefault(row.trial_id, {})[row.step] = row.value
         return curves
 
     def trial_attributes(self, trial_ids: Sequence[int]) -> dict[tuple[int, bool], dict[str, Any]]:
         """(external trial, whether they are Optuna's own) → its attributes; without those that have none."""
         attributes: dict[tuple[int, bool], dict[str, Any]] = {}
-        for trial_id, is_system, name, value in self._by_ids(_ATTRIBUTES, trial_ids):
-            attributes.setdefault((trial_id, is_system), {})[name] = value
+        for row in self._by_ids(_ATTRIBUTES, trial_ids):
+            attributes.setdefault((row.trial_id, row.is_system), {})[row.name] = row.value
         return attributes
 
     def place_of(self, trial_id: int) -> tuple[int, int]:

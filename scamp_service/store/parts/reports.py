@@ -1,27 +1,31 @@
-"""Writes what ranks report, fenced by the token of their attempt: a stale report returns False and stores nothing."""
+"""Reports of ranks: their sink writes them, the controller judges by them, the API shows them.
+
+A write is fenced by the token of the attempt: a stale report returns False and stores nothing.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from scamp_service.lifecycle import OPEN_ATTEMPTS, Outcome
 from scamp_service.model import LogLine, Metric, Report
-from scamp_service.store import schema
+from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.events import NewMetrics
-from scamp_service.store.rows import columns_of
-from scamp_service.store.writes.transactions import Transactions
+from scamp_service.store.parts.part import WritingPart, in_parts
+from scamp_service.store.rows import Point, columns_of
+from scamp_service.store.schema import load_json
 from scamp_service.study.objective import measured_metrics
 
 
-class Reports(Transactions):
-    """The methods of the store that ranks call, by the sink."""
+class Reports(WritingPart):
+    """Writes of ranks, and reads of metrics and log lines."""
 
-    def report_started(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
+    def start(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
         """Move the attempt from STARTING to RUNNING. Also True when it is RUNNING and has recorded no checkpoint.
 
         Otherwise this is a launch that arrives after its gang has trained: it would begin where that gang began, at a
@@ -35,7 +39,7 @@ class Reports(Transactions):
                 return True
             return connection.execute(sql.IS_BEGINNING, keys).first() is not None
 
-    def report(self, report: Report, *, now: float) -> bool:
+    def add(self, report: Report, *, now: float) -> bool:
         """Store one report of a rank: metrics (repeats ignored), log lines, measured peak and step time, and the last
         committed checkpoint.
 
@@ -93,7 +97,7 @@ class Reports(Transactions):
         ):
             connection.execute(sql.UPDATE_MEASURED, measured)
 
-    def report_outcome(
+    def end(
         self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, *, now: float, phase: str = ""
     ) -> bool:
         """Store the outcome of an open attempt, and the ``phase`` in which it ran out of memory, unless it has one.
@@ -125,6 +129,95 @@ class Reports(Transactions):
         self._database.order_commits(connection)  # a reader follows logs by row id
         insert = self._insert_new(schema.logs, "trial_id", "attempt", "rank", "seq")
         connection.execute(insert, [columns_of(row) for row in rows])
+
+    def metrics(self, trial_id: int, *, after: int = -1, limit: int = 10_000) -> list[Metric]:
+        """Evaluations at steps > ``after``, by step; if several attempts reported a step, the newest attempt's row."""
+        # The newest row of each step is chosen here: SQL would look at the whole rest of the curve for each page.
+        newest: dict[int, Metric] = {}
+        num = limit + 1
+        while len(newest) < limit:
+            metrics = self._all(Metric, queries.CURVE, trial_id=trial_id, after=after, limit=num)
+            is_end = len(metrics) < num
+            complete = {
+                row.step: row for row in metrics if is_end or row.step != metrics[-1].step
+            }  # rows of the last are cut
+            newest |= complete
+            if is_end:
+                break
+            after, num = max(complete, default=after), num if complete else 2 * num
+        metrics = list(newest.values())[:limit]
+        return metrics or [row for row in self._external_curves([trial_id]) if row.step > after][:limit]
+
+    def curve_lengths(self, trial_ids: Sequence[int]) -> dict[int, int]:
+        """Number of stored evaluations by trial id, for trials that have any."""
+        lengths: dict[int, int] = dict(self._by_ids(queries.CURVE_LENGTHS, trial_ids))
+        for row in self._external_curves([trial_id for trial_id in trial_ids if trial_id not in lengths]):
+            lengths[row.trial_id] = lengths.get(row.trial_id, 0) + 1
+        return lengths
+
+    def curves(self, trial_ids: Sequence[int]) -> dict[int, list[Point]]:
+        """Trial id → its evaluations by step; if several attempts reported a step, only the newest attempt's.
+
+        It reads a few times as fast as ``metrics``.
+        """
+        curves: dict[int, dict[int, Point]] = {trial_id: {} for trial_id in trial_ids}
+        rows = self._by_ids(queries.CURVES, trial_ids)
+        every = load_json(f"[{','.join(row.text for row in rows)}]")
+        for row, values in zip(rows, every, strict=True):
+            curves[row.trial_id][row.step] = Point(row.step, row.attempt, values)
+        for row in self._external_curves([trial_id for trial_id, points in curves.items() if not points]):
+            values = {name: value if math.isfinite(value) else str(value) for name, value in row.values.items()}
+            curves[row.trial_id][row.step] = Point(row.step, 0, values)
+        return {trial_id: list(points.values()) for trial_id, points in curves.items()}
+
+    def counted_metrics(self, trial_ids: Sequence[int]) -> dict[int, dict[str, float | None]]:
+        """Trial id → metrics of its last evaluation, or of its best where trials count by that one.
+
+        NaN and infinity are None. Trials that have reported nothing are left out.
+        """
+        rows = self._by_ids(queries.COUNTED_METRICS, trial_ids)
+        every = load_json(f"[{','.join(text for _, text in rows)}]")
+        return {  # attempts ascend: the newest comes last
+            trial_id: {name: value if isinstance(value, int | float) else None for name, value in values.items()}
+            for (trial_id, _), values in zip(rows, every, strict=True)
+        }
+
+    def _external_curves(self, trial_ids: Sequence[int]) -> list[Metric]:
+        """The objective by trial and step of those of these trials that other programs run."""
+        rows = self._by_ids(queries.EXTERNAL_CURVES, trial_ids) if trial_ids else []
+        if not rows:
+            return []
+        spec = self._value(queries.SPEC_OF_TRIAL, id=rows[0].trial_id)  # all are of one study
+        metric = spec["objective"]["metric"]
+        return [Metric(row.trial_id, 0, row.step, row.step, {metric: row.value}, row.time) for row in rows]
+
+    def rungs(
+        self, study_id: int, metrics: Sequence[str], steps: Sequence[int], trial_ids: Collection[int] | None = None
+    ) -> dict[int, dict[int, tuple[float, ...]]]:
+        """Step → trial number → values of ``metrics`` there, for every trial of the study that reported all of them.
+
+        ``trial_ids`` are trials of the study, if only these matter.
+        """
+        rungs: dict[int, dict[int, tuple[float, ...]]] = {step: {} for step in steps}
+        for part in in_parts(steps):  # a rule that judges at every report has many
+            if trial_ids is None:
+                rows = self._rows(queries.RUNGS, study_id=study_id, steps=part)
+            else:
+                rows = self._by_ids(queries.RUNGS_OF_TRIALS, sorted(trial_ids), steps=part)
+            for row in rows:
+                if all(metric in row.metrics for metric in metrics):  # attempts ascend: the newest comes last
+                    rungs[row.step][row.number] = tuple(row.metrics[metric] for metric in metrics)
+        return rungs
+
+    def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:
+        """(row id, line) with row id > ``after``; ``after=-1`` returns the last ``limit`` lines."""
+        if after < 0:
+            return self._all(_line, queries.LAST_LOGS, trial_id=trial_id, limit=limit)[::-1]
+        return self._all(_line, queries.LOGS, trial_id=trial_id, after=after, limit=limit)
+
+
+def _line(*, row_id: int, **fields: Any) -> tuple[int, LogLine]:
+    return row_id, LogLine(**fields)
 
 
 def _newest_complete(report: Report) -> Metric | None:

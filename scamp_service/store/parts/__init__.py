@@ -1,0 +1,1 @@
+"""The parts of the store: what each keeps, and who calls it, is in ``store.store``."""
