@@ -227,7 +227,7 @@ def delete_study(study_id: StudyId, store: TheStore) -> None:
 def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedMemory]:
     """List what was learned about the memory of the study's families, by layout; the largest family first."""
     store.studies.get(study_id)
-    return learned_of(store, store.counts.families(study_id))
+    return learned_of(store, store.counts.counted(study_id).families)
 
 
 def _spec_to_run_again(study: Study, name: str | None = None) -> StudySpec:

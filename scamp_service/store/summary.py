@@ -1,8 +1,7 @@
 """Summarizes a study in a few numbers, which ``scamp run --json`` prints, the API shows and the benchmarks compare.
 
 It reads the numbers that the store keeps (``tallies``), not the trials. The API answers with these classes, and
-describes their fields by the words below each. Only ``study_summary``, ``learned_of``, ``all_trials`` and
-``device_fill`` read the database; the rest is pure.
+describes their fields by the words below each. All but ``summarize`` read the database.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ from scamp_service.store.recorded_cluster import STARTING
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import (
     COLOCATED,
-    DEVICE_SECONDS,
     HEALED,
     SPARED,
     UNEVEN,
     Counted,
     ErrorSummary,
-    device_seconds,
 )
 from scamp_service.study.objectives import Objectives
 
@@ -149,13 +146,21 @@ class Summary:
         return asdict(self)
 
 
-def summarize(
-    study: Study, counted: Counted, best: Trial | None, open_attempts: Iterable[Any], *, now: float
-) -> Summary:
-    """The summary of a study, without ``best_metrics``, ``front`` and ``learned``, which need the database.
+def study_summary(store: Store, study_id: int, *, now: float) -> Summary:
+    """The summary of a stored study. Raises ``NotFound``."""
+    study, counted = store.studies.get(study_id), store.counts.counted(study_id)
+    objectives = Objectives.of_spec(study.spec)
+    best = store.trials.leading(study_id, objectives)
+    return replace(
+        summarize(study, counted, best, store.counts.device_seconds(study_id, now=now), now=now),
+        front=front_of(store, study_id, objectives),
+        best_metrics=_metrics_of(store, best, study.spec["objective"]["metric"]) if best else {},
+        learned=learned_of(store, counted.families[:FAMILIES_IN_SUMMARY]),
+    )
 
-    ``open_attempts`` need devices, ``created_at`` and ``ended_at``: those of attempts that have not ended.
-    """
+
+def summarize(study: Study, counted: Counted, best: Trial | None, device_seconds: float, *, now: float) -> Summary:
+    """The summary of a study, without ``best_metrics``, ``front`` and ``learned``, which need the database."""
     state = seen_state(study.state, study.spec)
     tallies, is_uneven = counted.tallies, counted.tallies.get(UNEVEN, 0) > 0
     return Summary(
@@ -174,8 +179,7 @@ def summarize(
         prediction_error_pct=asdict(ErrorSummary() if is_uneven else counted.peak_error_pct),
         step_error_pct=asdict(counted.step_error_pct),
         out_of_memory=OutOfMemory(counted.num_oom, counted.least_excess_pct),
-        device_seconds=tallies.get(DEVICE_SECONDS, 0.0)
-        + sum(device_seconds(open_attempt, now) for open_attempt in open_attempts),
+        device_seconds=device_seconds,
         wall_seconds=(study.finished_at or now) - study.created_at,
         front=(),
         regret_bound=study.regret_bound,
@@ -184,35 +188,20 @@ def summarize(
     )
 
 
-def study_summary(store: Store, study_id: int, *, now: float) -> Summary:
-    """The complete summary of a stored study. Raises ``NotFound``."""
-    study, counted = store.studies.get(study_id), store.counts.counted(study_id)
-    objectives = Objectives.of_spec(study.spec)
-    best = store.trials.leading(study_id, objectives)
-    summary = summarize(study, counted, best, store.counts.open_holds(study_id), now=now)
-    largest = counted.families[:FAMILIES_IN_SUMMARY]
-    summary = replace(summary, learned=learned_of(store, largest), front=front_of(store, study_id, objectives))
-    if best is None:
-        return summary
-    if best.best_step is None:
-        evaluations = store.reports.metrics(best.id, after=best.step - 1)[-1:]
-    else:
-        evaluations = store.reports.metrics(best.id, after=best.best_step - 1, limit=1)
-    last = evaluations[0].values if evaluations else {}
-    if best.value is not None:  # other programs' values need not be among their reports
-        last = {**last, study.spec["objective"]["metric"]: best.value}
-    return replace(
-        summary, best_metrics={name: value if math.isfinite(value) else None for name, value in last.items()}
-    )
+def _metrics_of(store: Store, trial: Trial, metric: str) -> dict[str, float | None]:
+    """Metrics of a trial's last evaluation, or of its best where that counts; ``metric`` is its value."""
+    step, limit = (trial.step, 10_000) if trial.best_step is None else (trial.best_step, 1)
+    evaluations = store.reports.metrics(trial.id, after=step - 1, limit=limit)
+    last = dict(evaluations[-1].values) if evaluations else {}
+    if trial.value is not None:  # other programs' values need not be among their reports
+        last[metric] = trial.value
+    return {name: value if math.isfinite(value) else None for name, value in last.items()}
 
 
 def front_of(store: Store, study_id: int, objectives: Objectives) -> list[FrontTrial]:
     """The Pareto front of a study, the best of the first objective first; empty with one objective."""
-    points = {
-        score.number: values
-        for score in store.trials.front(study_id, objectives)
-        if (values := objectives.values_of(score))
-    }
+    scores = store.trials.scores(study_id) if objectives.has_several else []
+    points = {score.number: values for score in objectives.front_of(scores) if (values := objectives.values_of(score))}
     order = sorted(points, key=lambda number: (objectives.keys(points[number]), number))
     num = min(len(order), FRONT_IN_SUMMARY)
     chosen = [order[index * (len(order) - 1) // max(1, num - 1)] for index in range(num)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from scamp_service.lifecycle import StudyState, TrialState, seen_state
 from scamp_service.limits import Scores, Used
@@ -62,18 +61,10 @@ class Counts(Part):
         at_middle = middle_values[0] if num % 2 else sum(middle_values) / 2
         return ErrorSummary(at_middle, self._value(largest, study_id=study_id))
 
-    def families(self, study_id: int) -> list[str]:
-        """Families of the study's trials that have been planned; the family with the most trials first."""
-        return Counted(self.tallies(study_id)).families
-
     def device_seconds(self, study_id: int, *, now: float) -> float:
         """Seconds × devices that the study's attempts have held; open attempts count up to ``now``."""
         held = self.tallies(study_id).get(DEVICE_SECONDS, 0.0)
-        return held + sum(device_seconds(attempt, now) for attempt in self.open_holds(study_id))
-
-    def open_holds(self, study_id: int) -> Sequence[Any]:
-        """``devices``, ``created_at`` and ``ended_at`` of the study's attempts that have not ended."""
-        return self._rows(queries.HOLDS, study_id=study_id)
+        return held + sum(device_seconds(attempt, now) for attempt in self._rows(queries.HOLDS, study_id=study_id))
 
     def used(self, study: Study, spec: StudySpec, scores: ScoresOf | None = None, *, now: float) -> Used:
         """How far the study is, as far as ``spec`` has limits on it.

@@ -202,10 +202,7 @@ class Requests(WritingPart):
         """Give a study another priority: the next placement uses it. Raises ``NotFound`` and ``InvalidInput``."""
         with self._write() as connection:
             study = self._locked_study(connection, study_id)
-            spec = parse_study({**study.spec, "priority": priority}).to_json()
-            if spec != study.spec:
-                connection.execute(_SET_SPEC, {"_id": study_id, "_spec": spec})
-                self._emit_study(connection, study_id, study.name, seen_state(study.state, spec), now=now)
+            self._set_in_spec(connection, study, {"priority": priority}, now)
 
     def pause(self, study_id: int, *, paused: bool, now: float) -> None:
         """Let no trial of a study run, or all. Raises ``NotFound``, and ``Conflict`` for one that is not RUNNING."""
@@ -215,10 +212,7 @@ class Requests(WritingPart):
                 raise Conflict(
                     f"study {study_id} is {study.state.value}; only a running study can be paused or resumed"
                 )
-            spec = parse_study({**study.spec, "paused": paused}).to_json()
-            if spec != study.spec:
-                connection.execute(_SET_SPEC, {"_id": study_id, "_spec": spec})
-                self._emit_study(connection, study_id, study.name, seen_state(study.state, spec), now=now)
+            self._set_in_spec(connection, study, {"paused": paused}, now)
 
     def delete(self, study_id: int, *, now: float) -> None:
         """Delete a study that has ended: from now on nobody sees it. No effect if it is deleted already.
@@ -253,6 +247,12 @@ class Requests(WritingPart):
             raise no_study(study_id)
         _expect_own(study)
         return study
+
+    def _set_in_spec(self, connection: sa.Connection, study: Any, fields: Json, now: float) -> None:
+        spec = parse_study({**study.spec, **fields}).to_json()
+        if spec != study.spec:
+            connection.execute(_SET_SPEC, {"_id": study.id, "_spec": spec})
+            self._emit_study(connection, study.id, study.name, seen_state(study.state, spec), now=now)
 
     def _limit_reached(self, study: Study, spec: StudySpec, now: float) -> Reached | None:
         """The limit of the budget in ``spec`` that the study has reached, if any."""

@@ -219,10 +219,6 @@ class Trials(WritingPart):
         scored = [(score, objectives.values_of(score)) for score in self.scores(study_id)]
         return {score.number: (score.state, values) for score, values in scored if values}
 
-    def front(self, study_id: int, objectives: Objectives) -> list[Score]:
-        """The trials on the Pareto front, by number (see ``Objectives.front_of``); empty with one objective."""
-        return objectives.front_of(self.scores(study_id)) if objectives.has_several else []
-
     def leading(self, study_id: int, objectives: Objectives) -> Trial | None:
         """The best COMPLETED trial of a study with one objective, or else the best that still runs, if there is one.
 

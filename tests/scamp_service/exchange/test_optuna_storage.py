@@ -146,7 +146,7 @@ def test_values_of_several_objectives_of_another_program_are_on_the_front(storag
     for values in ([1.0, 1.0], [2.0, 2.0], [3.0, 1.5]):
         study.tell(study.ask(), values)
     study_row = store.studies.get(study._study_id)
-    front = store.trials.front(study_row.id, Objectives.of_spec(study_row.spec))
+    front = Objectives.of_spec(study_row.spec).front_of(store.trials.scores(study_row.id))
     assert [(score.number, score.values) for score in front] == [(0, (1.0, 1.0)), (1, (2.0, 2.0))]
 
 

@@ -32,7 +32,7 @@ HONEST = attempt(trial_id=1, predicted_bytes=67442480, measured_bytes=67442992, 
 
 def summary_of(*attempts: Attempt) -> Summary:
     rows = [trial(id=trial_id, state=TrialState.COMPLETED) for trial_id in sorted({row.trial_id for row in attempts})]
-    return summarize(STUDY, tally_study(rows, attempts), None, [], now=9.0)
+    return summarize(STUDY, tally_study(rows, attempts), None, 0.0, now=9.0)
 
 
 def test_an_out_of_memory_is_no_measured_error_and_is_told_by_itself() -> None:
@@ -90,7 +90,7 @@ def test_a_trial_is_healed_once_it_has_ended_well_after_an_out_of_memory() -> No
         assert trial(state=state, num_oom=1).is_healed == (state in ended_well)
         assert not trial(state=state).is_healed
     rows = [trial(state=state, num_oom=2) for state in TrialState]
-    assert summarize(STUDY, tally_study(rows, []), None, [], now=9.0).healed == 2
+    assert summarize(STUDY, tally_study(rows, []), None, 0.0, now=9.0).healed == 2
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_state_of_a_completed_study_says_when_no_trial_completed(
     state: StudyState, counts: dict[TrialState, int], words: str
 ) -> None:
     rows = [trial(state=state) for state, count in counts.items() for _ in range(count)]
-    summary = summarize(replace(STUDY, state=state), tally_study(rows, []), None, [], now=9.0)
+    summary = summarize(replace(STUDY, state=state), tally_study(rows, []), None, 0.0, now=9.0)
     assert (summary.state, summary.state_text) == (state, words)
     assert summary.no_success == words.endswith("no trial succeeded")
 
@@ -115,8 +115,8 @@ def test_the_state_of_a_completed_study_says_when_no_trial_completed(
 def test_a_trial_is_spared_when_it_ran_with_what_was_learned_and_did_not_run_out_of_memory() -> None:
     learned = {"predicted_bytes": 40 * MIB, "extra_bytes": 20 * MIB, "reserved_mib": 46}
     rows = [trial(**learned), trial(**learned, num_oom=1), trial(**learned, attempt=0), trial()]
-    assert [summarize(STUDY, tally_study([row], []), None, [], now=9.0).spared for row in rows] == [1, 0, 0, 0]
-    summary = summarize(STUDY, tally_study(rows, []), None, [], now=9.0)
+    assert [summarize(STUDY, tally_study([row], []), None, 0.0, now=9.0).spared for row in rows] == [1, 0, 0, 0]
+    summary = summarize(STUDY, tally_study(rows, []), None, 0.0, now=9.0)
     assert summary.spared == 1
     words = "1 trial ran with memory learned from earlier trials and did not run out of memory"
     assert words in closing_line(summary.to_json())
@@ -127,7 +127,7 @@ def test_peaks_of_samples_that_differ_in_size_have_no_error() -> None:
     row = trial(id=HONEST.trial_id, state=TrialState.COMPLETED)
     assert row.sized is not None
     uneven = replace(row, sized=replace(row.sized, is_uneven=True))
-    shown = [summarize(STUDY, tally_study([r], [HONEST]), None, [], now=9.0) for r in (row, uneven)]
+    shown = [summarize(STUDY, tally_study([r], [HONEST]), None, 0.0, now=9.0) for r in (row, uneven)]
     assert [summary.is_uneven for summary in shown] == [False, True]
     assert shown[0].prediction_error_pct["max"] is not None and shown[1].prediction_error_pct["max"] is None
     even_line, uneven_line = (closing_line(summary.to_json()) for summary in shown)
@@ -153,7 +153,7 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     assert store.reports.add(Report(first, 1, "t", measured_bytes=31 * MIB), now=3.0)
     assert store.reports.end(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=4.0)
     learned = LearnedMemory("f", str(Layout()), 16 * MIB, 0, 1, 1, 0, (study.id,))
-    assert learned_of(store, store.counts.families(study.id)) == [learned]
+    assert learned_of(store, store.counts.counted(study.id).families) == [learned]
 
 
 def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() -> None:

@@ -38,6 +38,6 @@ def test_the_families_of_a_study_begin_with_the_largest(store: Store) -> None:
     new_family(store, "a")
     new_family(store, "baab")
     new_family(store, "bcc")
-    assert store.counts.families(2) == ["a", "b"] and store.counts.families(3) == ["c", "b"]
+    assert [store.counts.counted(study).families for study in (2, 3)] == [["a", "b"], ["c", "b"]]
     new_study(store, 1)
-    assert store.counts.families(4) == [], "not planned yet, or by a version that knew no families"
+    assert store.counts.counted(4).families == [], "not planned yet, or by a version that knew no families"
