@@ -1,4 +1,4 @@
-"""Writes the trials of a study as CSV, JSON lines or Parquet, with the columns of ``client.trial_row``."""
+"""Writes the trials of a study as CSV, JSON lines or Parquet, with the columns of ``trial_row``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from scamp.client import columns_of, trial_row
 from scamp.errors import InvalidInput
+
+_FIRST = ("number", "state", "value")
+_GROUPS = ("values.", "params.", "metrics.")
+_LEFT_OUT = ("id", "study_id", "plan", *_FIRST, "values", "params", "metrics")
 
 
 def write_json_lines(trials: Iterable[Mapping[str, Any]], stream: TextIO) -> None:
@@ -44,6 +47,32 @@ def write_parquet(trials: Iterable[Mapping[str, Any]], path: Path) -> None:
     parquet.write_table(pyarrow.table(columns), str(path))
 
 
+def trial_row(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial of the API as one flat row: number, state, values, parameters and metrics, and then the rest.
+
+    Its parameters are ``params.NAME``, of blocks ``params.layers.0.width``, its metrics ``metrics.NAME``. The plan is
+    left out but for its words. Several objectives are ``values.0``, ``values.1``, … in their order.
+    """
+    values = trial.get("values") or ()
+    return {
+        **{name: trial.get(name) for name in _FIRST},
+        **({f"values.{index}": value for index, value in enumerate(values)} if len(values) > 1 else {}),
+        **_flat("params", trial["params"]),
+        **{f"metrics.{name}": value for name, value in trial.get("metrics", {}).items()},
+        **{name: value for name, value in trial.items() if name not in _LEFT_OUT},
+    }
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every column that any of these rows of ``trial_row`` has, in its order."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+
+    def group(name: str) -> int:
+        return next((place for place, start in enumerate(_GROUPS) if name.startswith(start)), len(_GROUPS))
+
+    return [*_FIRST, *sorted((name for name in columns if name not in _FIRST), key=group)] if columns else []
+
+
 def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | dict | bool) else value
 
@@ -56,3 +85,11 @@ def _typed(values: list[Any]) -> list[Any]:
     if len(kinds) <= 1 and not kinds & {list, dict}:
         return values
     return [None if value is None else json.dumps(value) for value in values]
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {key: leaf for part, inner in value.items() for key, leaf in _flat(f"{name}.{part}", inner).items()}
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        return {key: leaf for index, inner in enumerate(value) for key, leaf in _flat(f"{name}.{index}", inner).items()}
+    return {name: value}

@@ -87,7 +87,7 @@ def test_refusals_are_our_errors(service: tuple[Client, Store], tmp_path: Path) 
 
 def test_lists_come_whole_whatever_the_page(service: tuple[Client, Store], monkeypatch: pytest.MonkeyPatch) -> None:
     client, store = service
-    monkeypatch.setattr("scamp.client.PAGE", 2)
+    monkeypatch.setattr("scamp.connection.PAGE", 2)
     study = fill(store, num_trials=5)
     assert [trial["number"] for trial in client.trials(study.id)] == [0, 1, 2, 3, 4]
     assert [trial["number"] for trial in client.trials(study.id, states=("WAITING",))] == [2, 3, 4]
@@ -175,7 +175,7 @@ def test_a_submission_that_is_cut_by_a_restart_is_sent_again_with_its_key() -> N
 
 
 def test_only_a_submission_without_an_answer_may_have_created_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scamp.client.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("scamp.connection.PATIENCE_SECONDS", 0.0)
     with server_of(CUT) as (address, _), Client(address) as client:
         with pytest.raises(Unavailable, match="may have been created: repeat with the idempotency key k"):
             client.submit(SPEC, idempotency_key="k")
@@ -187,8 +187,8 @@ def test_only_a_submission_without_an_answer_may_have_created_a_study(monkeypatc
 def test_a_submission_that_takes_longer_than_the_timeout_is_waited_for_while_the_service_is_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scamp.client.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("scamp.client.ALIVE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("scamp.connection.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("scamp.connection.ALIVE_SECONDS", PATIENCE_SECONDS)
     num_checks = 0
 
     def slowly(*args: object) -> list[str]:
@@ -206,7 +206,7 @@ def test_a_submission_that_takes_longer_than_the_timeout_is_waited_for_while_the
         created = client.submit(study)
         assert [row.id for row in store.studies.page()] == [created["id"]]
         assert num_checks == 1, "the repeated request waits for the first"
-        monkeypatch.setattr("scamp.client.SLOW_SECONDS", 0.0)
+        monkeypatch.setattr("scamp.connection.SLOW_SECONDS", 0.0)
         with pytest.raises(Unavailable) as refused:
             client.submit(study, idempotency_key="k")
     assert str(refused.value).startswith(f"ScaMP at {url} is slow: it has not answered in time; ")
@@ -215,8 +215,8 @@ def test_a_submission_that_takes_longer_than_the_timeout_is_waited_for_while_the
 
 
 def test_a_service_that_hangs_is_not_waited_for_like_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scamp.client.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("scamp.client.ALIVE_SECONDS", 0.2)
+    monkeypatch.setattr("scamp.connection.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("scamp.connection.ALIVE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with Client(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2) as client:
             with pytest.raises(Unavailable, match="is slow: it has not answered in time"):
@@ -258,7 +258,7 @@ def test_a_token_is_sent_and_its_absence_is_refused(tmp_path: Path) -> None:
 def test_events_and_calls_go_on_over_a_restart_and_none_is_lost_or_told_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scamp.client.PATIENCE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("scamp.connection.PATIENCE_SECONDS", PATIENCE_SECONDS)
     settings = settings_in(tmp_path, port=free_port())
     writer = Store(settings.url)
     ids: list[int] = []

@@ -10,8 +10,7 @@ from typing import Any
 
 from pyarrow import parquet
 
-from scamp.client import columns_of, trial_row
-from scamp.export import csv_parts, write_json_lines, write_parquet
+from scamp.export import columns_of, csv_parts, trial_row, write_json_lines, write_parquet
 
 TRIALS: list[dict[str, Any]] = [
     {
