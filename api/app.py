@@ -33,7 +33,7 @@ def create_app(settings: Settings) -> FastAPI:
     """
     check_settings(settings)
     store = Store(settings.url)
-    hub, admission = EventHub(store), Admission(store, settings)
+    hub, admission = EventHub(store.events), Admission(store, settings)
     metrics = Metrics(store)
 
     @asynccontextmanager

@@ -22,7 +22,7 @@ from starlette.types import Message, Send
 
 from scamp_service.errors import Unavailable
 from scamp_service.model import Event
-from scamp_service.store.store import Store
+from scamp_service.store.parts.events import Events
 
 log = logging.getLogger("scamp.api")
 
@@ -49,8 +49,8 @@ class Encoded:
 class EventHub:
     """Feeds all event streams of a process. Its poller runs only while there are clients."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, events: Events) -> None:
+        self._events = events
         self._kept: list[Encoded] = []
         self._kept_from = 0  # _kept has every event after this one, up to _head
         self._head = 0
@@ -100,7 +100,7 @@ class EventHub:
         self._wake_streams()
 
     async def _start(self) -> None:
-        head = await run_in_threadpool(self._store.events.last_id)
+        head = await run_in_threadpool(self._events.last_id)
         if self._poller is None and not self._closed:  # another client may have come first
             self._kept, self._kept_from, self._head = [], head, head
             self._poller = asyncio.create_task(self._poll())
@@ -117,7 +117,7 @@ class EventHub:
         """Position to start from. A client ahead of the last event comes from another database, so at the end."""
         if after <= self._head:
             return after
-        return min(after, await run_in_threadpool(self._store.events.last_id))
+        return min(after, await run_in_threadpool(self._events.last_id))
 
     def _stop(self) -> None:
         if self._poller is not None:
@@ -148,7 +148,7 @@ class EventHub:
 
     def _encoded(self, after: int, limit: int, study_id: int | None) -> list[Encoded]:
         """The next events, encoded; in a thread, because a page of them takes milliseconds."""
-        return [encode(event) for event in self._store.events.page(after=after, limit=limit, study_id=study_id)]
+        return [encode(event) for event in self._events.page(after=after, limit=limit, study_id=study_id)]
 
     async def _in_thread(self, work: Callable[[], list[Encoded]]) -> list[Encoded]:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -43,7 +43,7 @@ from scamp.export import csv_parts
 from scamp_service.client import trial_row
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.fields import trial_fields
-from scamp_service.store.store import Store
+from scamp_service.store.parts.trials import Trials
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.spaces.parameter_axes import axes_of, leaves_in
 
@@ -146,11 +146,11 @@ def list_peaks(
     elif points:
         ids = outline(store.attempts.measured_points(study_id), points)
     if number or points:
-        view = _peaks_view(store, ids)
+        view = _peaks_view(store.trials, ids)
         return Page(items=[view(group) for group in _by_trial(store.attempts.measured_of(ids))])
     rows = store.attempts.measured(study_id, after=after, num_trials=limit + 1)
     peaks = _by_trial(rows)
-    view = _peaks_view(store, [group[0][1].trial_id for group in peaks])
+    view = _peaks_view(store.trials, [group[0][1].trial_id for group in peaks])
     return page_of(request, response, peaks, limit, lambda group: group[0][1].trial_id, view)
 
 
@@ -158,9 +158,9 @@ def _by_trial(rows: list[tuple[int, Attempt]]) -> list[list[tuple[int, Attempt]]
     return [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]
 
 
-def _peaks_view(store: Store, trial_ids: Sequence[int]) -> Callable[[list[tuple[int, Attempt]]], PeaksView]:
+def _peaks_view(trials: Trials, trial_ids: Sequence[int]) -> Callable[[list[tuple[int, Attempt]]], PeaksView]:
     """The function that makes the view of the attempts of one of these trials."""
-    states = store.trials.states(trial_ids)
+    states = trials.states(trial_ids)
 
     def view(group: list[tuple[int, Attempt]]) -> PeaksView:
         (number, first), *_ = group

@@ -18,7 +18,6 @@ from scamp_service.model import Attempt, Study, Trial
 from scamp_service.processes.supervise import Service
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
-from scamp_service.store.summary import all_trials
 from scamp_service.study.user_code.bundling import bundle_code
 
 FOLDER = Path(__file__).parent / "workloads"
@@ -98,7 +97,7 @@ class Served:
             growth = max((after[pid] / warm[pid] - 1 for pid in warm.keys() & after.keys()), default=0.0)
             used = {kind: n - before.get(kind, 0.0) for kind, n in self._processor.seconds().items()}
             attempts = sorted(store.attempts.of_study(study_id), key=lambda attempt: attempt.created_at)
-            trials = all_trials(store, study_id)
+            trials = store.trials.every(study_id)
             reported = {
                 trial.id: max((row.time for row in store.reports.metrics(trial.id)), default=0.0) for trial in trials
             }

@@ -158,7 +158,7 @@ def run(
     from scamp_service.sizing.submission_check import check_workload
     from scamp_service.sizing.user_workload import with_space
     from scamp_service.store.fields import trial_fields
-    from scamp_service.store.summary import all_trials, device_fill, study_summary
+    from scamp_service.store.summary import device_fill, study_summary
     from scamp_service.study.parse import changed_study, read_study
 
     spec = changed_study(read_study(study), changes or ())
@@ -179,7 +179,7 @@ def run(
 
         store, study_id = run_study(settings, spec, code, watch, warnings=warnings)
     summary = study_summary(store, study_id, now=time.time()).to_json()
-    rows = [trial_fields(trial, spec.every_objective) for trial in all_trials(store, study_id)]
+    rows = [trial_fields(trial, spec.every_objective) for trial in store.trials.every(study_id)]
     reason = store.studies.get(study_id).reason
     store.close()
     if not conclude(summary, rows, spec_json, as_json, reason, _command(settings)):

@@ -63,9 +63,7 @@ class Projection:
         It knows the changes of the last ``follow`` and of some that came later.
         """
         if study_id not in self._changed:
-            trials: list[Trial] = []
-            while page := self._store.trials.page(study_id, after=trials[-1].id if trials else 0):
-                trials += page
+            trials = self._store.trials.every(study_id)
             self._changed[study_id] = {}
             return trials
         taken, self._changed[study_id] = self._changed[study_id], {}

@@ -271,7 +271,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         """The id of the trial with this number."""
         with _as_optuna():
-            return self._external.trial_id(study_id, trial_number)
+            return self._store.trials.numbered(study_id, trial_number).id
 
     def get_trial_number_from_id(self, trial_id: int) -> int:
         """The number of a trial in its study."""

@@ -45,6 +45,8 @@ from scamp_service.sizing.calibration import device_kind_of, device_kinds_of, sp
 from scamp_service.sizing.proxies import ProxyValues
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.store.database import expect_shared_database
+from scamp_service.store.parts.cluster import Cluster
+from scamp_service.store.parts.studies import Studies
 from scamp_service.store.recorded_cluster import ContainedError, RecordedController
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
@@ -116,7 +118,7 @@ def run_study(
         ray, starting = (None, None) if settings.ray_address else _start_ray(settings, stack)
         news = News()
         tick = stack.enter_context(controlling(settings, store, news=news, starting=starting))
-        interrupts = _Interrupts(store, study.id)
+        interrupts = _Interrupts(store.studies, study.id)
         redrawn = 0.0
         while store.studies.get(study.id).state in LIVE_STUDIES or store.attempts.open():
             tick()
@@ -150,8 +152,8 @@ def _start_ray(settings: Settings, stack: ExitStack) -> tuple[LocalRay, threadin
 class _Interrupts:
     """Stops the study at the first SIGINT or SIGTERM from its creation on."""
 
-    def __init__(self, store: Store, study_id: int) -> None:
-        self._store, self._study_id = store, study_id
+    def __init__(self, studies: Studies, study_id: int) -> None:
+        self._studies, self._study_id = studies, study_id
         self._arrived = threading.Event()
         _on_signal(self._arrived.set)
 
@@ -160,9 +162,9 @@ class _Interrupts:
         if not self._arrived.is_set():
             return False
         self._arrived.clear()
-        if self._store.studies.get(self._study_id).state is StudyState.STOPPING:
+        if self._studies.get(self._study_id).state is StudyState.STOPPING:
             return True
-        self._store.studies.move(
+        self._studies.move(
             self._study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="interrupted", now=time.time()
         )
         return False
@@ -266,7 +268,7 @@ class _Leader:
     ) -> None:
         self._store = store.fenced(CONTROLLER_LEASE, lease)
         self._process = RecordedController(socket.gethostname(), os.getpid(), since=time.time())
-        self._errors = ContainedErrors(_known_errors(store))
+        self._errors = ContainedErrors(_known_errors(store.cluster))
         self._executor = RayExecutor(
             settings,
             settings.url,
@@ -365,9 +367,9 @@ class _Leader:
         self._executor.shutdown()
 
 
-def _known_errors(store: Store) -> Sequence[ContainedError]:
+def _known_errors(cluster: Cluster) -> Sequence[ContainedError]:
     """The errors that the controller before this one has recorded."""
-    recorded = store.cluster.recorded()
+    recorded = cluster.recorded()
     return recorded[0].controller.errors if recorded and recorded[0].controller else ()
 
 

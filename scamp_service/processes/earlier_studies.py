@@ -9,7 +9,6 @@ from scamp_service.search.earlier import EarlierStudy, earlier_trials
 from scamp_service.search.history import Observation
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.store.store import Store
-from scamp_service.store.summary import all_trials
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.spec import StudySpec
 
@@ -24,7 +23,7 @@ def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Observa
         theirs, ours = Objectives.of_spec(study.spec), spec.every_objective
         if theirs != ours:
             raise SearchEnded(f"search.history: study {study.id} has the objective {theirs}, and not {ours}")
-        studies.append(EarlierStudy(all_trials(store, study.id), earlier.weight))
+        studies.append(EarlierStudy(store.trials.every(study.id), earlier.weight))
     return earlier_trials(spec, studies)
 
 

@@ -26,7 +26,7 @@ from scamp_service.control.decide.snapshot import Packing
 from scamp_service.control.executor import Demand, Order, Unsized
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import LIVE_STUDIES, TrialState
-from scamp_service.model import Sized, Trial
+from scamp_service.model import Sized
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.simulation.executor import Trainings, VirtualExecutor, slow_down_of_slowest
 from scamp_service.simulation.outcome import PLAN, VERDICT, Simulated
@@ -295,7 +295,7 @@ class _Replay:
         return drawn_values(self.objectives[order.study_id], self.options.seed, order.number, progress)
 
     def result(self, why_unfinished: str) -> Simulated:
-        trials = [trial for study in self.store.studies.page() for trial in _trials(self.store, study.id)]
+        trials = [trial for study in self.store.studies.page() for trial in self.store.trials.every(study.id)]
         wrong = (TrialState.FAILED, TrialState.INFEASIBLE)
         return Simulated(
             self.named_cluster.cluster,
@@ -347,13 +347,6 @@ def simulated_spec(spec: StudySpec, *, early_stopping: bool = True) -> StudySpec
 
 def _slow_down(kind: DeviceKind, fastest: DeviceKind) -> float:
     return kind.rates["matmul"].per_flop / fastest.rates["matmul"].per_flop
-
-
-def _trials(store: Store, study_id: int) -> Iterator[Trial]:
-    after = 0
-    while page := store.trials.page(study_id, after=after):
-        yield from page
-        after = page[-1].id
 
 
 def _code_of(store: Store, study_id: int) -> bytes | None:

@@ -234,14 +234,6 @@ def _learned_memory(family: str, learned: Learned) -> LearnedMemory:
     )
 
 
-def all_trials(store: Store, study_id: int) -> list[Trial]:
-    """All trials of a study by number, read page by page."""
-    trials: list[Trial] = []
-    while page := store.trials.page(study_id, after=trials[-1].id if trials else 0):
-        trials += page
-    return trials
-
-
 def device_fill(store: Store) -> dict[str, Any]:
     """The last recorded state of the cluster, where each device lists the gangs that hold it."""
     recorded = store.cluster.recorded()

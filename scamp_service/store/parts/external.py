@@ -94,11 +94,6 @@ _SEEN = select(
 _NEWER = _SEEN.where(_T.c.study_id == bindparam("study_id"), _T.c.id > bindparam("after")).order_by(_T.c.id)
 _CHOSEN = _SEEN.where(_T.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_T.c.id)
 _WHERE = select(_T.c.study_id, _T.c.number).join(_S, _S.c.id == _T.c.study_id).where(_T.c.id == bindparam("id"), exists)
-_ID = (
-    select(_T.c.id)
-    .join(_S, _S.c.id == _T.c.study_id)
-    .where(_T.c.study_id == bindparam("study_id"), _T.c.number == bindparam("number"), exists)
-)
 _HELD = (
     select(*sql.COUNTED, _T.c.study_id, _T.c.number, _X.c.searched)
     .join(_S, _S.c.id == _T.c.study_id)
@@ -325,13 +320,6 @@ class External(ExternalStudies):
         if row is None:
             raise NotFound(f"there is no trial with id {trial_id}")
         return row.study_id, row.number
-
-    def trial_id(self, study_id: int, number: int) -> int:
-        """The id of the trial with this number. Raises ``NotFound``."""
-        trial_id = self._value(_ID, study_id=study_id, number=number)
-        if trial_id is None:
-            raise NotFound(f"study {study_id} has no trial {number}")
-        return int(trial_id)
 
 
 def _row(study_id: int, number: int, trial: NewTrial, now: float) -> dict[str, Any]:

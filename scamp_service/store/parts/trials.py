@@ -177,6 +177,13 @@ class Trials(WritingPart):
         filters: dict[str, Any] = {} if states is None else {"states": list(states)}
         return self._all(trial_of, statement, study_id=study_id, after=after, limit=limit, **filters)
 
+    def every(self, study_id: int) -> list[Trial]:
+        """All trials of a study by number, read page by page."""
+        trials: list[Trial] = []
+        while page := self.page(study_id, after=trials[-1].id if trials else 0):
+            trials += page
+        return trials
+
     def with_numbers(self, study_id: int, numbers: Sequence[int]) -> list[Trial]:
         """The trials with these numbers in their study that exist, by number."""
         return self._all(trial_of, queries.NUMBERED_TRIALS, study_id=study_id, numbers=list(numbers))

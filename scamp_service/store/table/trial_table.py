@@ -72,9 +72,11 @@ class TrialTable(Part):
         rows: list[Any] = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **filters))
         if "params" in read:
             row_of: Any = make_dataclass("TrialColumns", read, slots=True)
-            place = read.index("params")
             every = load_json(f"[{','.join(row.params for row in rows)}]")  # faster than each alone
-            rows = [row_of(*row[:place], params, *row[place + 1 :]) for row, params in zip(rows, every, strict=True)]
+            rows = [
+                row_of(**{**dict(zip(read, row, strict=True)), "params": params})
+                for row, params in zip(rows, every, strict=True)
+            ]
         if choice is None:
             return rows
         parameters = [*spec.get("space", {}), *spec.get("fixed", {})]  # whether a trial has them or not

@@ -200,7 +200,7 @@ def test_a_table_of_another_program_with_a_name_of_ours_is_said_so(shared_url: s
 _OPEN = """
 import sys
 from scamp_service.store.store import Store
-from scamp_service.store.tallies import tally_study
+from tests.recounted import tally_study
 import alembic.command
 print("ready", flush=True); sys.stdin.readline()
 store = Store(sys.argv[1])

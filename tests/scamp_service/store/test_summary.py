@@ -12,7 +12,8 @@ from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Report, Study, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.store.summary import LearnedMemory, OutOfMemory, Summary, learned_of, summarize
-from scamp_service.store.tallies import most_at_once, prediction_errors_pct, tally_study
+from scamp_service.store.tallies import prediction_errors_pct
+from tests.recounted import most_at_once, tally_study
 from tests.values import attempt, changed, new_attempt, sized, trial
 
 STUDY = Study(1, "s", StudyState.COMPLETED, {"objective": {"direction": "maximize"}}, 0.0, finished_at=9.0)

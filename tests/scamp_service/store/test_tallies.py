@@ -15,8 +15,9 @@ from estimators.model import MIB, Plan
 from scamp_service.lifecycle import OPEN_ATTEMPTS, TRIAL_MOVES, AttemptState, Outcome, TrialState
 from scamp_service.model import NO_CHANGES, Attempt, Report, Trial, TrialChanges
 from scamp_service.store.store import Store
-from scamp_service.store.summary import all_trials, study_summary
-from scamp_service.store.tallies import Counted, ErrorSummary, device_seconds, error_summary, tally_study
+from scamp_service.store.summary import study_summary
+from scamp_service.store.tallies import Counted, ErrorSummary, device_seconds
+from tests.recounted import error_summary, tally_study
 from tests.values import attempt, changed, new_attempt, sized, trial
 
 SPEC = {"name": "s", "objective": {"metric": "m", "direction": "maximize"}}
@@ -103,7 +104,7 @@ def test_the_kept_numbers_are_those_that_counting_gives(store: Store, walk: list
     course = Walk(store)
     for step in walk:
         course.step(*step)
-    counted = tally_study(all_trials(store, course.study), store.attempts.of_study(course.study))
+    counted = tally_study(store.trials.every(course.study), store.attempts.of_study(course.study))
     assert close(store.counts.counted(course.study), counted)
     summary = study_summary(store, course.study, now=500.0)
     assert summary.trials == {state.value: num for state, num in counted.states.items()}

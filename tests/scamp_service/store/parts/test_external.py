@@ -11,7 +11,8 @@ from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import Origin, StudyState, TrialState
 from scamp_service.store.parts.external import Changes, NewTrial
 from scamp_service.store.store import Store
-from scamp_service.store.tallies import own_states, tally_study
+from scamp_service.store.tallies import own_states
+from tests.recounted import tally_study
 
 SPEC = {"name": "digits", "objective": {"metric": "loss", "direction": "minimize"}}
 

@@ -10,8 +10,8 @@ from scamp_service.lifecycle import Origin, Outcome, StudyState, TrialState, Wai
 from scamp_service.model import Json, TrialChanges
 from scamp_service.store.parts.external import NewTrial
 from scamp_service.store.store import Store
-from scamp_service.store.tallies import tally_study
 from scamp_service.study.parse import parse_study
+from tests.recounted import tally_study
 from tests.values import new_attempt, sized
 
 SPEC = parse_study(
