@@ -13,6 +13,7 @@ CUTS = (
     Plan(2, 4, pp=2, cut=(3, 5)),
     Plan(4, 2, pp=2, cut=(7, 1), recompute=True, recomputed=(0, 6, 7)),
     Plan(1, 8, pp=4, cut=(1, 2, 2, 3), schedule="gpipe"),
+    Plan(2, 4, pp=3),
     Plan(1, 4, pp=2, dp_shard=2, cut=(5, 3), recompute=True, recomputed=(1, 5)),
     Plan(2, 4, pp=2, tp=2, cut=(2, 6)),
 )

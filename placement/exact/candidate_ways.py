@@ -116,7 +116,7 @@ class CandidateWays:
 
     def _shapes(self, fewest: int, most: int) -> Iterator[_Shape]:
         for num_stages in self._numbers_of_stages(most):
-            for num_ranks in _powers_up_to(most // num_stages):
+            for num_ranks in self._numbers(most // num_stages, most):
                 if fewest <= num_stages * num_ranks:
                     for spread in list_spreads(self._divisions, num_ranks, num_stages):
                         if spread.spatial == 1:  # units do not say what slabs exchange
@@ -137,7 +137,14 @@ class CandidateWays:
     def _numbers_of_stages(self, most: int) -> list[int]:
         largest = min(most, self._divisions.most_stages, self.num_units, isqrt(MOST_PASSES))
         odd = range(1, min(largest, MOST_ODD_STAGES) + 1) if len(self._on) > 1 else ()
-        return sorted({*odd, *_powers_up_to(largest)})
+        return sorted({*odd, *self._numbers(largest, most)})
+
+    @staticmethod
+    def _numbers(most: int, num_devices: int) -> list[int]:
+        """1, 2, 4, … and what divides the number of devices, up to ``most``."""
+        return sorted(
+            {2**index for index in range(most.bit_length())} | {n for n in divisors(num_devices) if n <= most}
+        )
 
     def _sizes(self, share: int, num_stages: int, most_sizes: int) -> list[int]:
         """Up to ``most_sizes`` micro-batches that divide the share of a rank, with the largest and the smallest."""
@@ -321,8 +328,3 @@ def slowest_links(kinds: Sequence[DeviceKind]) -> Links | None:
     if len(kinds) < 2 or not all_links:
         return None
     return min(all_links, key=lambda links: links.across.bytes_per_second.value)
-
-
-def _powers_up_to(most: int) -> list[int]:
-    """1, 2, 4, …, up to ``most``."""
-    return [2**index for index in range(most.bit_length())]

@@ -67,12 +67,15 @@ def margin_for(cluster: Cluster) -> Margin:
 
 
 def degrees(cluster: Cluster) -> Iterator[tuple[int, int]]:
-    """Yield (degree, MiB that each rank may use). The largest devices are taken; the smallest of them limits."""
+    """Yield (degree, MiB that each rank may use). The largest devices are taken; the smallest of them limits.
+
+    Degrees are 1, 2, 3, 4, 6, 8, 12, … and the number of all devices.
+    """
     capacities = sorted((device.capacity_mib for device in cluster.devices), reverse=True)
-    degree = 1
-    while degree <= len(capacities):
-        yield degree, capacities[degree - 1]
-        degree *= 2
+    powers = [2**power for power in range(len(capacities).bit_length())]
+    for degree in sorted({*powers, *(3 * power for power in powers), len(capacities)}):
+        if 0 < degree <= len(capacities):
+            yield degree, capacities[degree - 1]
 
 
 def divisors(number: int) -> list[int]:

@@ -154,7 +154,7 @@ def _iterate_options(question: Question) -> Iterator[Option | Untraced]:
     options = TracedOptions(question)
     for degree, offered_mib in degrees(question.cluster):
         if question.batch % degree:
-            return
+            continue
         way = Spread(dp_shard=degree)
         if not question.constraints.allow(way):
             continue

@@ -13,16 +13,17 @@ from itertools import product
 
 from estimators.axes import Spread
 from estimators.model import Divisions
+from placement.planning.question import divisors
 
 
 def list_ways(divisions: Divisions, num_ranks: int) -> list[Spread]:
     """All ways to spread a model that can be divided by ``divisions`` over exactly ``num_ranks``.
 
-    Degrees are powers of two; shards take the factor of ``num_ranks`` that is left. Each way comes without recompute,
-    with selective and with full recompute. Two ways are left out, because another one is never worse: GPipe holds more
+    Shards take the factor of ``num_ranks`` that other degrees leave. Each way comes without recompute, with selective
+    and with full recompute. Two ways are left out, because another one is never worse: GPipe holds more
     than 1F1B in the same time, and stages of a pipeline that keep their shards gathered hold them for a whole step.
     """
-    numbers = [pp for pp in _powers_that_divide(num_ranks) if pp <= divisions.most_stages]
+    numbers = [pp for pp in reversed(divisors(num_ranks)) if pp <= divisions.most_stages]
     spreads = (spread for pp in numbers for spread in list_spreads(divisions, num_ranks // pp, pp))
     return [way for spread in spreads for way in _inside(spread, divisions)]
 
@@ -37,9 +38,11 @@ def list_spreads(divisions: Divisions, num_ranks: int, num_stages: int = 1) -> I
 
 
 def _over_ranks(divisions: Divisions, num_ranks: int, num_stages: int) -> Iterator[Spread]:
-    for tp, spatial, dp_replicate in product(_powers_that_divide(num_ranks), repeat=3):
+    numbers = divisors(num_ranks)[::-1]
+    most = divisions.most_parts, divisions.most_slabs, num_ranks
+    for tp, spatial, dp_replicate in product(*([num for num in numbers if limit % num == 0] for limit in most)):
         dp_shard, rest = divmod(num_ranks, tp * spatial * dp_replicate)
-        if rest or divisions.most_parts % tp or divisions.most_slabs % spatial:
+        if rest:
             continue
         if spatial > 1 and spatial * dp_shard < num_ranks * num_stages:  # space is divided only together with shards
             continue
@@ -51,7 +54,8 @@ def _over_ranks(divisions: Divisions, num_ranks: int, num_stages: int) -> Iterat
             yield replace(spread, sequence_parallel=True)
         if 1 < num_ranks == dp_replicate and num_stages == 1:
             yield replace(spread, zero1=True)
-            yield replace(spread, adasum=True)
+            if num_ranks & (num_ranks - 1) == 0:
+                yield replace(spread, adasum=True)
             if divisions.most_divided % num_ranks == 0:
                 yield replace(spread, divided=True)
 

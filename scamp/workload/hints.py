@@ -3,8 +3,8 @@
 A hint is metadata on a module. It executes nothing and divides nothing: the search for plans only considers those that
 obey all hints (Jia et al., "Whale: Efficient Giant Model Training over Heterogeneous GPUs", USENIX ATC 2022). Every
 function returns the module that it is given, so hints can be put around each other or be lines of their own. Where a
-part of a model has a hint, it holds for the whole model: ranks give all parts the same degrees. Degrees are those
-that are searched, powers of two. ``workloads.parallel.constraints`` collects hints and finds contradictions.
+part of a model has a hint, it holds for the whole model: ranks give all parts the same degrees.
+``workloads.parallel.constraints`` collects hints and finds contradictions.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def replica(module: Module, degree: int | None = None) -> Module:
 
     The search decides whether they hold whole models (``dp_replicate``) or shards of one (``dp_shard``). A replica may
     itself be spread over several ranks, by a split or a pipeline inside ``module``. ``degree=1`` excludes data
-    parallelism. Raises ``ValueError`` for a degree that is not a power of two.
+    parallelism. Raises ``ValueError`` for a degree below one.
     """
-    _check_power("degree", degree, 1)
+    _check_number("degree", degree, 1)
     return _hinted(module, Hint("replica", degree=degree))
 
 
@@ -62,9 +62,9 @@ def split(module: Module, dim: Literal[0, 1] | None = None, degree: int | None =
     one linear layer whose weight is divided along this dimension: 0, its outputs, if the block's ``Split`` names it in
     ``columns``; 1, its inputs, if it is in ``rows``. If ``module`` is a layer of ``Experts``, or one that the model's
     ``Divided`` names, the data-parallel ranks divide it. ``degree=1`` excludes this. The search decides on sequence
-    parallelism. Raises ``ValueError`` for a degree that is not a power of two.
+    parallelism. Raises ``ValueError`` for a degree below one.
     """
-    _check_power("degree", degree, 1)
+    _check_number("degree", degree, 1)
     if dim not in (None, 0, 1):
         raise ValueError(f"dim is a dimension of a linear layer's weight, 0 (outputs) or 1 (inputs), got {dim!r}")
     return _hinted(module, Hint("split", dim=dim, degree=degree))
@@ -85,7 +85,7 @@ def pipeline(model: Module, micro_batches: int | None = None, stages: int | None
     The model must be a ``Chain``. The search decides what is not given, and the schedule and the cut. Raises
     ``ValueError`` for numbers with which there is no such pipeline.
     """
-    _check_power("stages", stages, 2)
+    _check_number("stages", stages, 2)
     if micro_batches is not None and micro_batches < (stages or 2):
         raise ValueError(f"a pipeline needs a micro-batch for each stage, got {micro_batches} for {stages or 2} stages")
     return _hinted(model, Hint("pipeline", stages=stages, micro_batches=micro_batches))
@@ -115,6 +115,6 @@ def _hinted(module: Module, hint: Hint) -> Module:
     return module
 
 
-def _check_power(name: str, number: int | None, least: int) -> None:
-    if number is not None and (number < least or number & (number - 1)):
-        raise ValueError(f"{name} is a power of two of at least {least}, as studies search no others, got {number!r}")
+def _check_number(name: str, number: int | None, least: int) -> None:
+    if number is not None and number < least:
+        raise ValueError(f"{name} is a number of at least {least}, got {number!r}")

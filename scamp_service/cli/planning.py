@@ -38,7 +38,7 @@ def plan(
 
     Nothing is run. Besides the plans of `scamp estimate` there are pipelines of
     2, 4, 8 ... stages in several schedules, and the fastest plans of an exact
-    search on 1, 2, 4 ... devices: with any cut, and with recompute of as many
+    search on 1, 2, 3, 4 ... devices: with any cut, and with recompute of as many
     blocks as needed. Ranks cannot train many of them yet. Of a study, its first
     candidate is planned. See docs/plan.md.
 

@@ -289,11 +289,8 @@ class _Hinted:
                 )
             if pipeline.hint.micro_batches is not None and pipeline.hint.micro_batches < count:
                 raise _between(stages[0], pipeline, f"{count} stages need at least {count} micro-batches")
-        if count < 2 or count & (count - 1):
-            raise Contradiction(
-                f"{stages[-1]}: {'a single stage is' if count < 2 else f'{count} stages are'} not searched: mark the "
-                "first blocks of 2, 4, 8, … stages"
-            )
+        if count < 2:
+            raise Contradiction(f"{stages[-1]}: a single stage is no pipeline: mark the first blocks of more stages")
         cut = [blocks_of_stage(len(blocks), index, count).start for index in range(count)]
         if starts != cut:
             where = ", ".join(self._name(blocks[start]) for start in cut)

@@ -150,10 +150,11 @@ def test_the_ends_of_the_model_are_never_recomputed() -> None:
         assert list(np.flatnonzero(infinite)) == [0, 13]
 
 
-def test_stages_are_numbered_freely_on_unlike_devices_only() -> None:
-    two = CandidateWays(gpt(), [V100, gpu("P100")], 60).of(3, 3)
-    assert {way.num_stages for way in two} == {3}
-    assert CandidateWays(gpt(), [V100], 60).of(3, 3) == []
+def test_stages_are_numbered_freely_on_unlike_devices_and_else_divide_their_number() -> None:
+    two = CandidateWays(gpt(), [V100, gpu("P100")], 60).of(3, 4)
+    assert {way.num_stages for way in two} == {1, 2, 3, 4}
+    assert {way.num_stages for way in CandidateWays(gpt(), [V100], 60).of(3, 3)} == {1, 3}
+    assert {way.num_stages for way in CandidateWays(gpt(), [V100], 60).of(3, 4)} == {1, 2, 4}
     for way in two:
         fast, slow = way.costs
         assert (slow.forward_seconds > fast.forward_seconds).all() and (slow.kept_bytes == fast.kept_bytes).all()

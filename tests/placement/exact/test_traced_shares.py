@@ -68,10 +68,10 @@ def test_what_an_attempt_lacked_is_held_on_each_rank_as_far_as_its_device_has_ro
     assert isinstance(held, ChosenPlan) and held.prediction.shares_mib == (150, 107)
 
 
-@pytest.mark.parametrize("num_fast", [2, 4])
-def test_shares_follow_the_speed_of_devices_where_no_speed_has_enough_of_them(num_fast: int) -> None:
+@pytest.mark.parametrize(("num_fast", "num_slow"), [(2, 2), (4, 1)])
+def test_shares_follow_the_speed_of_devices_where_no_speed_has_enough_of_them(num_fast: int, num_slow: int) -> None:
     model = Model(3000, 1)  # on four devices
-    devices = of_kinds(half=2, test=num_fast)
+    devices = of_kinds(half=num_slow, test=num_fast)
     choice = answered(question_of(model, 12, devices, test=SPEED, half=HALF), model)
     assert isinstance(choice, ChosenPlan) and choice.plan.world_size == 4
     assert choice.plan.shares == ((4, 4, 2, 2) if num_fast == 2 else ())

@@ -401,8 +401,10 @@ def test_no_plan_prefers_what_was_traced_to_a_bound_by_states_alone() -> None:
 
 def test_a_batch_that_more_ranks_do_not_divide_is_said() -> None:
     answer = Model(state=150, sample=60).choose(batch=6)
+    assert isinstance(answer, NoPlan) and "(FSDP over 3 ranks, micro-batch 1, recompute)" in answer.reason
+    answer = Model(state=150, sample=60).choose(batch=2)
     assert isinstance(answer, NoPlan)
-    assert answer.reason.endswith("(no wider plan: 4 ranks do not divide the batch of 6)")
+    assert answer.reason.endswith("(no wider plan: 4 ranks do not divide the batch of 2)")
     assert Model(state=150, sample=10).chosen(batch=8).plan.dp_shard == 4
 
 

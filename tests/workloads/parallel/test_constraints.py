@@ -217,7 +217,7 @@ def uneven_stages(model: CharacterGpt) -> None:
 
 
 def three_stages(model: CharacterGpt) -> None:
-    for number in (1, 2):
+    for number in (1, 3):
         hints.stage(model.blocks[number])
 
 
@@ -253,7 +253,7 @@ def tied_ends(model: CharacterGpt) -> None:
         (pipeline_of_a_part, ("pipeline() at blocks", "the model")),
         (default_of_a_part, ('default("replica") at blocks', "the model")),
         (uneven_stages, ("stage() at blocks.1", "blocks.0, blocks.2")),
-        (three_stages, ("stage() at blocks.2", "3 stages are not searched")),
+        (three_stages, ("stage() at blocks.3", "into 3 stages at blocks.0, blocks.1, blocks.2: mark these")),
         (stage_of_no_block, ("stage() at head", "blocks")),
         (too_many_stages, ("pipeline(stages=8) at the model", "blocks has 4 blocks")),
         (tied_ends, ("pipeline() at the model", "`enters` or in `leaves`")),
