@@ -37,7 +37,7 @@ def plan(
     """Compare the plans of a candidate by predicted time, and draw the best pipeline.
 
     Nothing is run. Besides the plans of `scamp estimate` there are pipelines of
-    2, 4, 8 ... stages in several schedules, and the fastest plans of an exact
+    2, 3, 4 ... stages in several schedules, and the fastest plans of an exact
     search on 1, 2, 3, 4 ... devices: with any cut, and with recompute of as many
     blocks as needed. Ranks cannot train many of them yet. Of a study, its first
     candidate is planned. See docs/plan.md.

@@ -85,14 +85,16 @@ def test_a_split_of_experts_or_of_a_head_asks_data_parallel_ranks_to_divide_them
     model = hints.replica(Mixture(), degree=2)
     hints.split(hints.split(model.experts, degree=2))
     hints.split(model.head, degree=2)
-    asked = divisions_of(model, [], torch.zeros(1, 4)).constraints
-    assert {(limit.name, limit.least, limit.most) for limit in asked.limits} == {
+    hinted = divisions_of(model, [], torch.zeros(1, 4)).constraints
+    assert {(limit.name, limit.least, limit.most) for limit in hinted.limits} == {
         ("shares", 2, 2),
         ("divided", 2, 2),
         ("divided", 2, None),
     }
-    assert asked.least_ranks == 2 and "2 replicas that divide layers (hint split at experts and 1 more)" in asked.words
-    assert asked.allow(Spread(dp_replicate=2, divided=True)) and not asked.allow(Spread(dp_replicate=2))
+    assert (
+        hinted.least_ranks == 2 and "2 replicas that divide layers (hint split at experts and 1 more)" in hinted.words
+    )
+    assert hinted.allow(Spread(dp_replicate=2, divided=True)) and not hinted.allow(Spread(dp_replicate=2))
     hints.split(model.experts, degree=4)
     with pytest.raises(Contradiction, match="4 ranks cannot divide 6"):
         divisions_of(model, [], torch.zeros(1, 4))

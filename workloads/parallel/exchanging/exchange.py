@@ -136,5 +136,5 @@ class _GatherRows(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         total = gradients[0].clone(memory_format=torch.contiguous_format)
         reduce(total, ctx.group)
-        own = total.view(ctx.group.size(), -1, *total.shape[1:])[ctx.group.rank(), : ctx.num]
-        return own * ctx.weight, None, None
+        gradient = total.view(ctx.group.size(), -1, *total.shape[1:])[ctx.group.rank(), : ctx.num]
+        return gradient * ctx.weight, None, None

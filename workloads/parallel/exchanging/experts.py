@@ -97,9 +97,9 @@ class _Sending:
         by_rank, order = choices.expert.where(choices.position // choices.limit == number, none).sort(stable=True)
         counts = by_rank.new_zeros(num_ranks, num + 1).scatter_add(1, by_rank, torch.ones_like(by_rank))[:, :num]
         between = counts.view(num_ranks, num_ranks, num_own).sum(2)  # by rank that sends, and that receives
-        own = order[here, : len(tokens) * num_choices]
-        sent, received = _numbers(between[here], len(own)), _numbers(between[:, here], size)
-        incoming = exchanged_rows(tokens[own // num_choices], sent, received, size, group, weight=num_ranks)
+        choice = order[here, : len(tokens) * num_choices]
+        sent, received = _numbers(between[here], len(choice)), _numbers(between[:, here], size)
+        incoming = exchanged_rows(tokens[choice // num_choices], sent, received, size, group, weight=num_ranks)
 
         every = by_rank.reshape(-1)
         is_here = every // num_own == here
@@ -109,8 +109,8 @@ class _Sending:
         computed = self.experts.compute(incoming[rows], sizes)
         places = torch.zeros_like(rows).scatter(0, rows, torch.arange(size, device=rows.device))
         # A loss is a mean over the samples of a rank, and that of a step a mean over ranks: gradients count for 1/n.
-        returned = exchanged_rows(computed[places], received, sent, len(own), group, weight=1 / num_ranks)
-        return returned[own.argsort()]
+        returned = exchanged_rows(computed[places], received, sent, len(choice), group, weight=1 / num_ranks)
+        return returned[choice.argsort()]
 
 
 def _numbers(counts: Tensor, total: int) -> list[int]:
