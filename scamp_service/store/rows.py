@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from sys import intern
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -79,7 +80,8 @@ def select_fields(table: sa.Table, kind: type[Any]) -> sa.Select[Any]:
 
 def values_of(kind: Callable[..., Value], rows: Sequence[sa.Row[Any]]) -> list[Value]:
     """The value of each row, whose columns are called like the arguments of ``kind``."""
-    names = rows[0]._fields if rows else ()
+    # SQLAlchemy's names are slow to compare. Python finds an argument at once by the identity of an interned name.
+    names = [intern(str(name)) for name in rows[0]._fields] if rows else []
     return [kind(**dict(zip(names, row, strict=True))) for row in rows]
 
 
