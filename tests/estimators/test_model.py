@@ -62,6 +62,9 @@ def test_every_layout_has_a_name_of_its_own() -> None:
 def test_plans_written_before_tensor_parallelism_are_read() -> None:
     row = {"dp_shard": 2, "micro_batch": 8, "num_micro_batches": 3, "recompute": True}
     assert Plan.from_json(row) == Plan(8, 3, dp_shard=2, recompute=True)
+    of_0_1_0 = {**Plan(8, dp_replicate=2, divided=True).to_json(), "tables": True}
+    del of_0_1_0["divided"]
+    assert Plan.from_json(of_0_1_0) == Plan(8, dp_replicate=2, divided=True)
 
 
 def test_tensor_parallel_ranks_have_the_same_samples() -> None:
