@@ -272,10 +272,10 @@ CATEGORIES = (
 )
 """The purposes that memory is held for. ``activations`` are kept by a forward pass for the backward pass. ``gathered``
 are sharded parameters made whole. ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
-activations, temporaries. ``workspace`` is memory that an operation uses internally (``estimators.tracing.workspace``).
-``slack`` is memory that a GPU's allocator needs beyond the tensors, ``objects`` is that of autograd's objects on a CPU
-(``estimators.tracing.graph``). ``learned`` is memory that earlier trials needed beyond their trace. The parts of a
-``Prediction`` add up to its peak."""
+activations, temporaries. ``workspace`` is memory that an operation uses internally (``estimators.tracing.device``).
+``slack`` is memory that a GPU's allocator needs beyond the tensors, or that kernels of an unknown CPU may need;
+``objects`` is that of autograd's objects on a CPU (``estimators.tracing.device``). ``learned`` is memory that earlier
+trials needed beyond their trace. The parts of a ``Prediction`` add up to its peak."""
 
 
 class PeakCurve(Protocol):

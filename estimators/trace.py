@@ -29,7 +29,8 @@ class Trace:
     those of the plain layout; other layouts have none. ``assumptions`` say in words what the trace takes for granted.
     ``evaluation`` is the peak of an evaluation over its own micro-batch, None if nothing was evaluated; ``curve``
     contains what evaluations keep. ``curve`` has the peaks of tensors; ``object_bytes`` is host memory of autograd's
-    objects beyond them (see ``estimators.tracing.graph``), 0 on a GPU. ``in_order`` says of the plain layout whether
+    objects beyond them, and ``unknown_percent`` what kernels may need beyond it
+    (see ``estimators.tracing.device``): both are 0 on a GPU. ``in_order`` says of the plain layout whether
     the blocks run once each, one after another, and ``traits`` which of its code rule out plans. ``is_uneven`` says of
     the plain layout whether samples differ in size: the trace is one of the largest.
     """
@@ -48,13 +49,23 @@ class Trace:
     evaluation: Envelope | PeakTable | None = None
     in_order: bool = True
     object_bytes: int = 0
+    unknown_percent: int = 0
     traits: Traits = NO_TRAITS
     is_uneven: bool = False
 
     @property
     def host_curve(self) -> PeakCurve:
-        """Peak bytes on a device whose memory is that of the host: tensors, and the objects of autograd."""
-        return self.curve.plus("objects", self.object_bytes)
+        """Peak bytes on a device whose memory is that of the host: tensors, the objects of autograd, and (``slack``)
+        what kernels may need beyond them."""
+        return self._with_unknown(self.curve).plus("objects", self.object_bytes)
+
+    @property
+    def evaluation_curve(self) -> PeakCurve | None:
+        """Peak bytes of an evaluation, and what kernels may need beyond them; None if nothing was evaluated."""
+        return self._with_unknown(self.evaluation) if self.evaluation is not None else None
+
+    def _with_unknown(self, curve: Envelope | PeakTable) -> Envelope | PeakTable:
+        return curve.plus_share("slack", self.unknown_percent)
 
     def gpu_curve(self, expandable: bool = False) -> PeakCurve:
         """Peak bytes that PyTorch's caching allocator needs if sizes are affine (there is a ``log``); else the peak of
@@ -89,5 +100,5 @@ def profile_of(
                 traits=trace.traits,
             )
         curve = trace.gpu_curve(expandable) if on_gpu else trace.host_curve
-        profile = profile.with_curve(layout, curve, trace.work, trace.assumptions, trace.evaluation)
+        profile = profile.with_curve(layout, curve, trace.work, trace.assumptions, trace.evaluation_curve)
     return profile

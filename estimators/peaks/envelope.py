@@ -54,6 +54,12 @@ class Line:
         listed = tuple((name, *part) for name, part in parts.items())
         return Line(self.bytes_per_sample, self.fixed_bytes + num_bytes, listed)
 
+    def plus_share(self, category: str, percent: int) -> Line:
+        """The line with this part of it more in ``category``, rounded up."""
+        slope, fixed = (-(-num_bytes * percent // 100) for num_bytes in (self.bytes_per_sample, self.fixed_bytes))
+        parts = (*self.parts, (category, slope, fixed)) if self.parts else ()
+        return Line(self.bytes_per_sample + slope, self.fixed_bytes + fixed, parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -93,6 +99,13 @@ class Envelope:
             return self
         lines = tuple(line.plus(category, num_bytes) for line in self.lines)
         return Envelope(lines, self.one_sample.plus(category, num_bytes))
+
+    def plus_share(self, category: str, percent: int) -> Envelope:
+        """The envelope with ``percent`` of it more in ``category``."""
+        if not percent:
+            return self
+        lines = tuple(line.plus_share(category, percent) for line in self.lines)
+        return Envelope(lines, self.one_sample.plus_share(category, percent))
 
     def _highest(self, micro_batch: int) -> Line:
         _check_micro_batch(micro_batch)
@@ -136,6 +149,12 @@ class PeakTable:
         """The table with ``num_bytes`` more in ``category`` at every micro-batch."""
         points = tuple((size, peak.plus(category, num_bytes) if num_bytes else peak) for size, peak in self.points)
         return replace(self, points=points)
+
+    def plus_share(self, category: str, percent: int) -> PeakTable:
+        """The table with ``percent`` of each peak more in ``category``."""
+        if not percent:
+            return self
+        return replace(self, points=tuple((size, peak.plus_share(category, percent)) for size, peak in self.points))
 
     def _highest(self, micro_batch: int) -> Line:
         _check_micro_batch(micro_batch)

@@ -102,17 +102,17 @@ class Lines:
 class Blueprint:
     """Formulas for the memory of all architectures that run the same operations.
 
-    ``sizes`` are the formulas of each size class, to be added up; ``categories`` are those of the classes, and
-    ``depth`` is the formula of the number of blocks. ``passes`` are the moments of passes of two and more samples,
+    ``sizes`` are the formulas of the size classes, ``categories`` those of the classes, and ``depth`` is the formula of
+    the number of blocks. ``passes`` are the moments of passes of two and more samples,
     ``single`` those of one sample (None if the model refuses it), and ``updates`` those of the optimizer's updates.
     ``ends`` are what is alive when the optimizer begins, after two and more samples and after one. ``lowest`` and
     ``highest`` bound the variables, except those that only set the depth. ``even_rows`` are the rows of parameters that
     are divided evenly by the ranks of every example. ``model`` predicts the units of the model; only the plain layout
     has it. ``objects`` are bytes of autograd's objects with ``LEAST_DEPTH`` blocks, and those that each further block
-    adds.
+    adds; ``unknown_percent`` is the one of ``estimators.tracing.device``.
     """
 
-    sizes: tuple[tuple[Formula, ...], ...]
+    sizes: tuple[Formula, ...]
     depth: Monomial
     passes: Moments
     single: Moments | None
@@ -124,6 +124,7 @@ class Blueprint:
     categories: tuple[str, ...] = ()
     model: ModelFormulas | None = None
     objects: tuple[int, int] = (0, 0)
+    unknown_percent: int = 0
 
     def predicts(self, points: Points) -> npt.NDArray[np.bool_]:
         """The covered architectures for which the formulas hold; the others must be traced.
@@ -148,7 +149,7 @@ class Blueprint:
 
     @property
     def _formulas(self) -> list[Formula]:
-        return list(dict.fromkeys(formula for size in self.sizes for formula in size))
+        return list(dict.fromkeys(self.sizes))
 
     def costs(self, points: Points) -> CandidateCosts:
         """Costs of architectures that are covered and for which the formulas hold (``predicts``).
@@ -159,9 +160,7 @@ class Blueprint:
         values = {formula: formula.at(one_each) for formula in self._formulas}
         nothing = np.zeros(len(one_each[SAMPLES]))
         fixed, slopes = (
-            np.array(
-                [sum((values[formula] for formula in size if _grows(formula) == grows), nothing) for size in self.sizes]
-            )
+            np.array([values[formula] if _grows(formula) == grows else nothing for formula in self.sizes])
             for grows in (False, True)
         )
         single_sizes = fixed + slopes
@@ -184,16 +183,19 @@ class Blueprint:
         return CandidateCosts(np.ascontiguousarray(lines.T), np.ascontiguousarray(slope.T), single, after, breakdown)
 
     def host_costs(self, points: Points) -> CandidateCosts:
-        """Like ``costs``, with the objects of autograd, which lie in the memory of a CPU."""
+        """Like ``costs``, with the objects of autograd, which lie in the memory of a CPU, and what is unknown there."""
         base, per_block = self.objects
         objects = (base + per_block * (self.depth.at(points) - LEAST_DEPTH)).astype(np.float64)
-        tensors = self.costs(points)
+        tensors, factor = self.costs(points), 1 + self.unknown_percent / 100
 
         def breakdown(index: int, micro_batch: int) -> dict[str, int]:
-            return {**tensors.breakdown(index, micro_batch), "objects": int(objects[index])}
+            parts = tensors.breakdown(index, micro_batch)
+            unknown = {"slack": sum(parts.values()) * self.unknown_percent // 100} if self.unknown_percent else {}
+            return {**parts, "objects": int(objects[index]), **unknown}
 
-        fixed, one_sample = tensors.fixed + objects[:, None], tensors.one_sample + objects
-        return CandidateCosts(fixed, tensors.per_sample, one_sample, tensors.states, breakdown)
+        fixed, per_sample = np.ceil(tensors.fixed * factor), np.ceil(tensors.per_sample * factor)
+        one_sample = np.ceil(tensors.one_sample * factor) + objects
+        return CandidateCosts(fixed + objects[:, None], per_sample, one_sample, tensors.states, breakdown)
 
     def _parts(self, sizes: npt.NDArray[np.float64], depth: int, micro_batch: int) -> dict[str, int]:
         """Bytes by category at the moment of the peak, for the ``sizes`` of the classes at this micro-batch."""
@@ -257,6 +259,7 @@ def fit_blueprint(points: Points, examples: Sequence[Example]) -> Blueprint:
         categories=tuple(category for category, _ in classes),
         model=fit_model(solver, examples, facts, factors) if facts else None,
         objects=_objects(examples),
+        unknown_percent=examples[0].unknown_percent,
     )
 
 
@@ -290,16 +293,16 @@ def _coded_logs(logs: Sequence[_Logs], classes: dict[_Class, int]) -> _Logs:
 
 def _size_formulas(
     solver: Solver, classes: Iterable[_Class], factors: Sequence[Factor], padded: Sequence[Factor]
-) -> tuple[tuple[Formula, ...], ...]:
-    """The formulas of the size of each class. Those of workspaces may have ``padded`` factors, too."""
-    formulas: dict[tuple[bool, tuple[int, ...]], tuple[Formula, ...]] = {}
+) -> tuple[Formula, ...]:
+    """The formula of the size of each class. Those of workspaces may have ``padded`` factors, too."""
+    formulas: dict[tuple[bool, tuple[int, ...]], Formula] = {}
     for category, size in classes:
         is_workspace = category == "workspace"
         if (is_workspace, size) not in formulas:
             allowed = [*padded, *factors] if is_workspace else factors
-            formulas[is_workspace, size] = _formulas(solver, np.array(size), allowed, is_workspace=is_workspace)
+            formulas[is_workspace, size] = _formula(solver, np.array(size), allowed)
     sizes = tuple(formulas[category == "workspace", size] for category, size in classes)
-    if not any(_grows(formula) for size in sizes for formula in size):
+    if not any(map(_grows, sizes)):
         raise NoBlueprint("nothing grows with the micro-batch, so every batch would fit")
     return sizes
 
@@ -385,22 +388,20 @@ def _even_rows(factors: Sequence[Factor], points: Points) -> Iterator[Monomial]:
             yield term
 
 
-def _formulas(solver: Solver, sizes: Whole, factors: Sequence[Factor], *, is_workspace: bool) -> tuple[Formula, ...]:
-    """Formulas whose sum gives the sizes. Raises ``NoBlueprint``."""
+def _formula(solver: Solver, sizes: Whole, factors: Sequence[Factor]) -> Formula:
+    """The formula that gives the sizes. Raises ``NoBlueprint``."""
     formula = solver.formula(sizes, factors)
-    formulas = (formula,) if formula is not None else solver.attention(sizes, factors) if is_workspace else None
-    if formulas is None:
+    if formula is None:
         raise NoBlueprint(f"no formula gives the sizes {sizes.tolist()}")
-    for summand in formulas:
-        samples = dict(summand.monomial.exponents).get(SAMPLES, 0)
-        if samples not in (0, 1) or any(SAMPLES in factor.variables for factor in summand.factors):
-            raise NoBlueprint(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
-    return formulas
+    samples = dict(formula.monomial.exponents).get(SAMPLES, 0)
+    if samples not in (0, 1) or any(SAMPLES in factor.variables for factor in formula.factors):
+        raise NoBlueprint(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
+    return formula
 
 
-def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Sequence[Formula]]) -> bool:
+def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Formula]) -> bool:
     """Whether a variable only sets the number of blocks and changes no size; then it may have any value."""
-    return name in depth.variables and not any(name in formula.variables for size in sizes for formula in size)
+    return name in depth.variables and not any(name in formula.variables for formula in sizes)
 
 
 def _grows(formula: Formula) -> bool:

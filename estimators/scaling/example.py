@@ -42,7 +42,7 @@ class Example:
     those of the point's micro-batch, ``single`` those of one sample (None if the model refuses it). ``updates`` are the
     optimizer's first two, ``updates_of_more`` the same with one more block. If ``is_whole``, the model has no equal
     blocks to leave out, so the logs are those of all its blocks. ``facts`` come with a single micro-batch in the plain
-    layout.
+    layout. ``unknown_percent`` is that of the device (see ``estimators.tracing.device``).
     """
 
     num_blocks: int
@@ -54,3 +54,4 @@ class Example:
     updates_of_more: tuple[Passes, ...]
     is_whole: bool = False
     facts: ModelFacts | None = None
+    unknown_percent: int = 0

@@ -29,10 +29,6 @@ PARTS = "tp"
 """The variable that layers are divided by."""
 SPARE = 3
 """Number of examples beyond those that determine the exponents. A formula is trusted because it predicts these, too."""
-QUERIES = ((768, 256), (192, 64), (0, 32))
-"""Blocks of attention on a CPU: from this many queries on, a block has that many."""
-MOST_KEYS = 512
-"""Most keys in such a block."""
 _CONSTANTS = (0, 1, -1, 2, -2)
 
 
@@ -100,7 +96,7 @@ class Shards:
 @dataclass(frozen=True, slots=True)
 class Padded:
     """Elements of the gradients whose rows the ranks do not divide evenly, padded: Σ ranks · ⌈rows / ranks⌉ · elements
-    of a row. At least one element (see ``estimators.tracing.workspace.copies``)."""
+    of a row. At least one element (see ``estimators.tracing.device.cpu.copies``)."""
 
     gradients: tuple[tuple[Monomial, Monomial], ...]  # (rows, elements of a row)
 
@@ -123,37 +119,12 @@ class Padded:
         return np.maximum(elements, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionBlock:
-    """Queries of one block of attention on a CPU, for sequences of this ``length``; ``with_keys``, times its keys."""
-
-    length: Monomial
-    with_keys: bool
-
-    @property
-    def variables(self) -> frozenset[str]:
-        """Names of the variables that it depends on."""
-        return self.length.variables
-
-    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
-        """Whether the value is a whole number, at each of the points."""
-        return self.length.is_whole(points)
-
-    def at(self, points: Points) -> Whole:
-        """The value at each point; raises ``NotWhole`` if one is not a whole number."""
-        length = self.length.at(points)
-        queries = np.minimum(
-            length, np.select([length >= fewest for fewest, _ in QUERIES], [size for _, size in QUERIES])
-        )
-        return np.asarray(queries * np.minimum(length, MOST_KEYS) if self.with_keys else queries)
-
-
-Factor = Monomial | Shards | Padded | AttentionBlock
+Factor = Monomial | Shards | Padded
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A monomial without a constant, times factors: dimensions with a constant, shards, and blocks of attention."""
+    """A monomial without a constant, times factors: dimensions with a constant, and shards."""
 
     monomial: Monomial
     factors: tuple[Factor, ...] = ()
@@ -214,56 +185,6 @@ class Solver:
         """A monomial plus a small constant (−2 to 2) that gives these values; None if there is none."""
         return self.monomial(values, _CONSTANTS)
 
-    def sum_with_constant(self, values: Whole) -> Monomial | None:
-        """A constant plus a multiple of a product or quotient of variables that gives these values; None if there is
-        none.
-
-        Blocks of attention have such sizes: numbers for all pairs in a block, and a row of a head's width.
-        """
-        for exponents in itertools.product((0, 1, -1), repeat=len(self._names)):
-            powers = tuple((name, e) for name, e in zip(self._names, exponents, strict=True) if e)
-            over, under = (
-                Monomial(Fraction(1), tuple((name, 1) for name, e in powers if e == sign)).at(self._points)
-                for sign in (1, -1)
-            )
-            at = [Fraction(o, u) for o, u in zip(over.tolist(), under.tolist(), strict=True)]
-            value_at = dict(zip(at, values.tolist(), strict=True))
-            if len(value_at) < 2:
-                continue
-            (first, lower), (second, upper), *_ = value_at.items()
-            slope = Fraction(upper - lower) / (second - first)
-            constant = lower - slope * first
-            if slope and constant.denominator == 1 and all(
-                slope * slope_at + constant == value for slope_at, value in zip(at, values.tolist(), strict=True)
-            ):  # fmt: skip
-                return Monomial(slope, powers, int(constant))
-        return None
-
-    def attention(self, values: Whole, factors: Sequence[Factor]) -> tuple[Formula, ...] | None:
-        """Formulas whose sum gives these values, the bytes that a CPU needs for a block of attention; None if there are
-        none. See ``estimators.tracing.workspace.attention``: forward 4 q (k + 2 + width of a head), backward 8 q k and
-        perhaps a copy of the gradient.
-        """
-        for name in self._points:
-            length = Monomial(Fraction(1), ((name, 1),))
-            queries, pairs = AttentionBlock(length, with_keys=False), AttentionBlock(length, with_keys=True)
-            of_queries, of_pairs = queries.at(self._points), pairs.at(self._points)
-            left = values - 4 * of_pairs - 8 * of_queries
-            if np.all(left > 0) and not np.any(left % (4 * of_queries)):
-                width = self.monomial(left // (4 * of_queries))
-                if width is not None:
-                    row = Monomial(4 * width.coefficient, width.exponents)
-                    terms = (_constant(4), (pairs,)), (_constant(8), (queries,)), (row, (queries,))
-                    return tuple(Formula(*term) for term in terms)
-            left = values - 8 * of_pairs
-            block = Formula(_constant(8), (pairs,))
-            if not np.any(left):
-                return (block,)
-            if np.all(left > 0) and (copy := self.formula(left, factors)):
-                return (block, copy)
-        total = self.sum_with_constant(values)  # where the length is always the same
-        return (Formula(_constant(1), (total,)),) if total is not None else None
-
     def formula(self, values: Whole, factors: Sequence[Factor]) -> Formula | None:
         """A formula with at most two of the ``factors`` that gives these positive values; None if there is none."""
         factor_values = [factor.at(self._points) for factor in factors]
@@ -291,10 +212,6 @@ class Solver:
             Fraction(value * u, o) for value, o, u in zip(values.tolist(), over.tolist(), under.tolist(), strict=True)
         }
         return Monomial(ratios.pop(), powers) if len(ratios) == 1 else None
-
-
-def _constant(value: int) -> Monomial:
-    return Monomial(Fraction(value))
 
 
 def _of_sign(monomial: Monomial, sign: int) -> tuple[tuple[str, int], ...]:

@@ -12,8 +12,6 @@ from torch._prims_common import suggest_memory_format
 from torch._refs import native_layer_norm
 from torch._subclasses.fake_impls import op_implementations_dict, register_op_impl
 
-from estimators.tracing.workspace.recurrent import kept_bytes
-
 _aten = torch.ops.aten
 _HALVES = (torch.bfloat16, torch.float16)
 _GROUPED_ALIGNMENT = 16  # bytes
@@ -55,19 +53,6 @@ def _grouped_mm(
     else:
         shape = (source.shape[-2], weight.shape[-1])
     return source.new_empty(shape, dtype=dtype)
-
-
-@register_op_impl(_aten.mkldnn_rnn_layer.default)
-def _mkldnn_rnn_layer(mode: Any, operation: Any, source: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """One layer of an LSTM; torch's fake kernel forgets the memory that it keeps for the backward pass.
-
-    It keeps none where gradients are off. The cached outcome has to suit both, so it is counted there too.
-    """
-    hx, cx, num_hidden = args[4], args[5], args[9]
-    with torch._C._DisableTorchDispatch():
-        num_bytes = kept_bytes(source, num_hidden)
-    workspace = source.new_empty(num_bytes, dtype=torch.uint8)
-    return source.new_empty((*source.shape[:2], num_hidden)), hx.new_empty(hx.shape), cx.new_empty(cx.shape), workspace
 
 
 @register_op_impl([_aten._ctc_loss.Tensor, _aten._ctc_loss.default])

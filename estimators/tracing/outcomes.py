@@ -15,9 +15,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from estimators.tracing.device import Device, Workspace
 from estimators.tracing.kernels import PRODUCTS
 from estimators.tracing.operations import op_kind_of, operation_of
-from estimators.tracing.workspace import Workspace, workspace_of
 from estimators.work import Operation
 
 Key = tuple[Any, ...]
@@ -71,12 +71,14 @@ class OperationOutcome:
 
 
 class Outcomes:
-    """The cache as one fake mode uses it. All modes share the outcomes, because shapes do not depend on the mode."""
+    """The cache as one fake mode uses it. Modes for the same device share the outcomes: shapes do not depend on the
+    mode."""
 
-    _known: ClassVar[dict[Key, OperationOutcome]] = {}
+    _of_devices: ClassVar[dict[Device, dict[Key, OperationOutcome]]] = {}
 
-    def __init__(self, fake: FakeTensorMode) -> None:
-        self._fake = fake
+    def __init__(self, fake: FakeTensorMode, device: Device) -> None:
+        self._fake, self._device = fake, device
+        self._known = self._of_devices.setdefault(device, {})
         self._attributes: dict[torch.device, dict[str, Any]] = {}  # of fake tensors, by device
         fake.cache_enabled = False  # torch's own cache
 
@@ -127,7 +129,7 @@ class Outcomes:
         kind = op_kind_of(operation)
         work = operation_of(operation, args, kwargs, out, kind) if kind is not None else None
         done = work.amounts if work is not None else ()
-        workspace = workspace_of(operation, args, kwargs, out)
+        workspace = self._device.workspace(operation, args, kwargs, out)
         sequence = type(out) if type(out) in (tuple, list) else None
         try:
             if key is None or torch.Tag.inplace_view in operation.tags or "out" in kwargs:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import dropwhile, zip_longest
 from typing import Any, NamedTuple
@@ -20,8 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimators.peaks.depth import Passes
 from estimators.tracing import kernels, patches, sparse  # noqa: F401  (registers kernels)
+from estimators.tracing.device import CPU, Device, Objects
 from estimators.tracing.gradients import Gradients
-from estimators.tracing.graph import Graph
 from estimators.tracing.operations import collective_of
 from estimators.tracing.outcomes import OperationOutcome, Outcomes
 from estimators.tracing.values.assumptions import DIFFERENT_ROWS
@@ -62,20 +61,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         fake: FakeTensorMode,
         *,
-        workspaces: bool = True,
+        device: Device = CPU,
         even: bool = True,
         drawn: float | None = None,
         itemised: bool = False,
         groups: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
-        """``workspaces``: also log the memory that a CPU's kernels use internally. ``even`` and
-        ``drawn``: see ``Values``. ``itemised``: keep the work of each operation as well.
+        """``device`` says which memory kernels use internally. ``even`` and ``drawn``: see ``Values``.
+        ``itemised``: keep the work of each operation as well.
 
         ``groups`` maps the names of process groups to the dimension of the mesh that they lie along, and its size.
         Collectives of other groups count as collectives of the whole gang.
         """
         super().__init__()  # type: ignore[no-untyped-call]
-        self._workspaces, self._groups = workspaces, groups or {}
+        self._groups = groups or {}
         self.log: list[tuple[int, int]] = []
         self.live_bytes = 0
         self.categories: list[str] = []  # of the buffers in the log, by number
@@ -89,9 +88,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._itemised = itemised
         self._operations: list[Operation] = []
         self._fake = fake
-        self._outcomes = Outcomes(fake)
-        self._graph = Graph() if workspaces else None  # host memory, which is not a GPU's
-        self._held_objects = Counter[int]()
+        self._outcomes = Outcomes(fake, device)
+        self._objects = Objects() if device.holds_objects else None
         self.values = Values(is_even=even, drawn=drawn)
         self._paused = 0
         self._forward_work: Work | None = None  # the work done when the first backward pass began
@@ -107,11 +105,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         ``held_objects`` are bytes of objects that stay alive, by block (None: those of the last log).
         """
-        if held_objects is not None:
-            self._held_objects = Counter(held_objects)
         self._done.clear()
-        if self._graph is not None:
-            self._graph.begin()
+        if self._objects is not None:
+            self._objects.begin(held_objects)
         self._operations.clear()
         self._forward_work = None
         self.log.clear()
@@ -150,11 +146,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         marks, operations = tuple(self.marks), tuple(self._operations)
         return Passes(
             events, categories, self.work, marks=marks, streams=streams, forward=forward, operations=operations,
-            objects=self._objects(),
+            objects=self._objects.most if self._objects is not None else {},
         )  # fmt: skip
-
-    def _objects(self) -> Mapping[int, int]:
-        return {} if self._graph is None else dict(self._held_objects + Counter(self._graph.most))
 
     def forward_log(self, step: Callable[[], object]) -> Passes:
         """The log of ``step`` up to its first backward pass, where it is aborted. Raises ValueError without one."""
@@ -199,7 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Recorder:
         self._patches.enter_context(patches.resizes(self._resized))
         self._patches.enter_context(patches.shape_inference(self._pause))
-        if self._graph is not None:
+        if self._objects is not None:
             self._patches.enter_context(patches.random_states(self._see_storage))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -221,22 +214,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._forward_work = self.work
             if self._forward_only:
                 raise _EndOfForward(self.passes)
-        graph = None if self._paused else self._graph
-        block = -1 if self.marked is None else self.marked
-        node = None if graph is None else graph.begin_operation(func, block)
+        if self._objects is not None and not self._paused:
+            self._objects.note(-1 if self.marked is None else self.marked)
         if any(issubclass(kind, DTensor) for kind in types):
-            if node is not None and graph is not None:
-                graph.end_operation(node, func, (), None, block)
             self._done.add("sharded")
             if self._itemised:
                 self._operations.append(Operation("sharded", 0.0, False, (), ()))
             return NotImplemented  # DTensor splits it up; its local operations come back here
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # fake mode would return a new storage, ranks return the same one
-        out = self._dispatched(func, args, kwargs or {})
-        if graph is not None:
-            graph.end_operation(node, func, args, out, block)
-        return out
+        return self._dispatched(func, args, kwargs or {})
 
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (device := kwargs.get("device")) is not None and device.type not in _TRACED_DEVICES:
@@ -267,7 +254,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.values.follow(func, args, kwargs, out)
         if is_in_place:
             self._give_up(args[0])
-        workspaces = outcome.workspace if self._workspaces else ()
+        workspaces = outcome.workspace
         if positions_bytes:
             workspaces = ((0, positions_bytes),)
         if type(out) is FakeTensor and not workspaces:

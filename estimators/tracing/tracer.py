@@ -110,6 +110,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
             evaluation=evaluation,
             in_order=layout != Layout() or steps.in_order,
             object_bytes=_passes_of(steps, batch).object_bytes,
+            unknown_percent=recipe.device.unknown_percent,
         ),
         steps.model,
     )
@@ -475,7 +476,16 @@ def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example,
             raise ValueError("the model has sparse gradients, and updates without passes have dense ones")
     facts = ModelFacts(tuple(session.outlines), session.divisions, tuple(outputs), equal_blocks)
     all_examples, parts = (
-        Example(num_blocks, shapes, tuple(dimensions), *log, updates, more, is_whole)
+        Example(
+            num_blocks,
+            shapes,
+            tuple(dimensions),
+            *log,
+            updates,
+            more,
+            is_whole,
+            unknown_percent=recipe.device.unknown_percent,
+        )
         for log in zip(logs, singles, strict=True)
     )
     return replace(all_examples, facts=facts) if layout == Layout() else all_examples, parts

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from estimators.model import Divisions, Layout
+from estimators.tracing.device import device_for
 from estimators.tracing.session.recipe import Evaluate, Recipe
 from scamp.workload.datasets import SetName
 from workloads.function import FunctionWorkload
@@ -65,7 +66,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         kept_of=kept_of,
         is_uneven=lambda: largest() is not None or varies(workload),
         sent_bytes=precision.sent_bytes if precision is not None else (4, 4),
-        on_cuda=on_cuda,
+        device=device_for(on_cuda=on_cuda),
         num_copied=lambda model: forward_state(model).num_copied,
         traits=traits_of,
     )

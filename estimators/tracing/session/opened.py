@@ -18,7 +18,6 @@ from estimators.model import INDIVISIBLE, Divisions, Layout
 from estimators.peaks.depth import TRACED_BLOCKS
 from estimators.tracing.block_watch import BlockWatch
 from estimators.tracing.blocks import are_equal, container_of, lengthen, shorten
-from estimators.tracing.cuda import as_on_cuda
 from estimators.tracing.fake_gang import fake_mesh, groups_of
 from estimators.tracing.recorder import Recorder
 from estimators.tracing.session.modes import FakeMode, NoInit, deferred_garbage
@@ -57,13 +56,12 @@ class OpenedModel:
         with contextlib.ExitStack() as modes:
             modes.enter_context(deferred_garbage())
             modes.enter_context(torch.random.fork_rng(devices=[]))  # before the recorder, which counts such states
-            if self._recipe.on_cuda:
-                modes.enter_context(as_on_cuda())
+            modes.enter_context(self._recipe.device.code_paths())
             self._mesh = modes.enter_context(fake_mesh(self._wanted))
             fake = modes.enter_context(FakeMode(allow_non_fake_inputs=True))
             recorder = Recorder(
                 fake,
-                workspaces=not self._recipe.on_cuda,
+                device=self._recipe.device,
                 even=self._draw != UNEVEN,
                 drawn=ENDS.get(self._draw),
                 itemised=self._itemised,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from estimators.model import INDIVISIBLE, Divisions, Layout
+from estimators.tracing.device import Device, device_for
 from estimators.tracing.recorder import Batch
 from estimators.traits import NO_TRAITS, Traits
 
@@ -53,8 +54,8 @@ class Recipe:
     """Returns how the model with its blocks can be divided."""
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
     """Returns the part of a batch that a rank has."""
-    on_cuda: bool = False
-    """Whether the training behaves as on CUDA (see ``estimators.tracing.cuda``)."""
+    device: Device = field(default_factory=lambda: device_for(on_cuda=False))
+    """The device that it trains on."""
     num_copied: Callable[[nn.Module], int] = lambda model: 0
     """Returns how many tensors a step copies because forward passes change them. A pass that finds another number takes
     other memory than those after it."""

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from estimators.model import Layout
 from estimators.peaks.depth import Passes
 from estimators.tracing.block_watch import ENTERING
-from estimators.tracing.graph import module_bytes
+from estimators.tracing.device import module_bytes
 from estimators.tracing.patches import fixed_draws
 from estimators.tracing.recorder import Batch
 from estimators.tracing.session.opened import ENDS, OpenedModel

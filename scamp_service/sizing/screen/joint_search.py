@@ -171,8 +171,8 @@ class JointSearch:
                 candidate.refusals[layout] = trace
             else:
                 candidate.curves[layout] = trace.gpu_curve() if self._cluster.has_gpus else trace.host_curve
-                if trace.evaluation is not None:
-                    candidate.evaluations[layout] = trace.evaluation
+                if (evaluation := trace.evaluation_curve) is not None:
+                    candidate.evaluations[layout] = evaluation
         return bool(self._open)
 
     def _predict(

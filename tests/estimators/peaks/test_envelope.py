@@ -242,3 +242,20 @@ def test_an_envelope_under_which_every_batch_fits_cannot_exist(make: Callable[[]
 def test_a_micro_batch_has_at_least_one_sample(curve: Envelope | PeakTable) -> None:
     with pytest.raises(ValueError, match="micro_batch must be at least 1"):
         curve.peak_bytes(0)
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        Envelope((Line(10, 101, (("activations", 10, 101),)),), Line(0, 77)),
+        PeakTable(((1, Line(0, 101, (("activations", 0, 101),))), (2, Line(0, 199)))),
+    ],
+)
+def test_a_share_that_is_added_is_rounded_up_and_has_its_category(curve: Envelope | PeakTable) -> None:
+    more = curve.plus_share("slack", 9)
+    for micro_batch in (1, 2):
+        peak = curve.peak_bytes(micro_batch)
+        assert 1.09 * peak <= more.peak_bytes(micro_batch) <= 1.09 * peak + 2
+        parts = more.parts(micro_batch)
+        assert sum(parts.values()) in (0, more.peak_bytes(micro_batch)) and ("slack" in parts) == bool(parts)
+    assert curve.plus_share("slack", 0) == curve

@@ -30,7 +30,7 @@ def test_the_optimizer_begins_with_what_a_single_sample_keeps_alive() -> None:
     after, after_single = moments(([1, 0], [0, 0], False)), moments(([2, 0], [0, 0], False))
     depth = Monomial(Fraction(1), (("depth", 1),))
     blueprint = Blueprint(
-        ((WIDTH,), (SAMPLE,)), depth, passes, passes, update, (after, after_single), {}, {}, (), ("parameters", "batch")
+        (WIDTH, SAMPLE), depth, passes, passes, update, (after, after_single), {}, {}, (), ("parameters", "batch")
     )
     costs = blueprint.costs({"width": np.array([100]), "depth": np.array([2])})
     assert costs.curve(0).peak_bytes(1) == 3 * 100 + (2 - 1) * 100

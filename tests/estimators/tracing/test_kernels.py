@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from estimators.tracing import kernels  # noqa: F401  (registers them)
-from estimators.tracing.workspace import onednn
+from estimators.tracing.device.cpu import onednn
 
 
 @pytest.mark.skipif(not onednn.is_available(), reason="needs a torch with a symbol table")

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from estimators.model import Layout
 from estimators.tracing import outcomes
+from estimators.tracing.device import CPU
 from estimators.tracing.outcomes import Outcomes
 from estimators.tracing.tracer import trace
 from workloads.loading import load_workload
@@ -24,7 +25,7 @@ aten = torch.ops.aten
 def both(operation: Any, arguments: Callable[[], tuple[Any, ...]], **kwargs: Any) -> tuple[Any, Any, tuple[Any, ...]]:
     """The result of torch, the one remembered for new arguments, and these arguments."""
     fake = FakeTensorMode()
-    outcomes = Outcomes(fake)
+    outcomes = Outcomes(fake, CPU)
     with fake:
         first, second = arguments(), arguments()
         out = operation(*first, **kwargs)
@@ -119,7 +120,7 @@ def matrix(*shape: int) -> Tensor:
 def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any) -> None:
     fake = FakeTensorMode()
     with fake:
-        outcomes, args = Outcomes(fake), arguments()
+        outcomes, args = Outcomes(fake, CPU), arguments()
         key = outcomes.key(operation, args, {})
         assert key is not None
         outcome = outcomes.learn(key, operation, args, {}, operation(*args))
@@ -146,9 +147,9 @@ SHARDED = Layout(dp_shard=2, recompute=True, accumulate=True)
 )
 def test_a_trace_is_the_same_without_meta_tensors(name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(load_workload(name, None)({}))
-    monkeypatch.setattr(Outcomes, "_known", {})
+    monkeypatch.setattr(Outcomes, "_of_devices", {})
     with_meta = trace(recipe, layout, 8)
-    monkeypatch.setattr(Outcomes, "_known", {})
+    monkeypatch.setattr(Outcomes, "_of_devices", {})
     monkeypatch.setattr(outcomes, "_KNOWN_ON_META", frozenset())
     assert trace(recipe, layout, 8) == with_meta
 
@@ -156,7 +157,7 @@ def test_a_trace_is_the_same_without_meta_tensors(name: str, layout: Layout, mon
 def test_what_depends_on_the_device_or_is_wrong_is_not_told_by_meta_tensors() -> None:
     fake = FakeTensorMode()
     with fake:
-        outcomes, norm_args = Outcomes(fake), (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)
+        outcomes, norm_args = Outcomes(fake, CPU), (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)
         for operation, args, kwargs in [
             (aten.native_layer_norm.default, norm_args, {}),
             (aten.empty_like.default, norm_args[:1], {"device": torch.device("cpu")}),
@@ -174,14 +175,14 @@ def test_an_operation_in_place_gives_its_argument() -> None:
 def test_numbers_of_different_types_are_told_apart() -> None:
     fake = FakeTensorMode()
     with fake:
-        tensor, outcomes = torch.empty(3, dtype=torch.int64), Outcomes(fake)
+        tensor, outcomes = torch.empty(3, dtype=torch.int64), Outcomes(fake, CPU)
         keys = {outcomes.key(aten.mul.Tensor, (tensor, number), {}) for number in (1, 1.0, True)}
     assert len(keys) == 3
 
 
 def test_what_is_made_without_a_type_has_the_default_one_of_its_time() -> None:
     fake = FakeTensorMode()
-    outcomes, keys = Outcomes(fake), []
+    outcomes, keys = Outcomes(fake, CPU), []
     try:
         for default in (torch.float32, torch.bfloat16):
             torch.set_default_dtype(default)
@@ -201,7 +202,7 @@ def test_what_is_made_without_a_type_has_the_default_one_of_its_time() -> None:
 def test_what_cannot_be_told_is_not_remembered(operation: Any, arguments: Any) -> None:
     fake = FakeTensorMode()
     with fake:
-        outcomes, args = Outcomes(fake), arguments()
+        outcomes, args = Outcomes(fake, CPU), arguments()
         kwargs = {"out": torch.empty(3)} if operation is aten.add.out else {}
         key = outcomes.key(operation, args, kwargs)
         outcomes.learn(key, operation, args, kwargs, operation(*args, **kwargs))
@@ -211,7 +212,7 @@ def test_what_cannot_be_told_is_not_remembered(operation: Any, arguments: Any) -
 def test_outputs_that_share_their_memory_are_not_remembered() -> None:
     fake = FakeTensorMode()
     with fake:
-        outcomes, args, out = Outcomes(fake), (torch.empty(2, 7),), torch.empty(7, 2)
+        outcomes, args, out = Outcomes(fake, CPU), (torch.empty(2, 7),), torch.empty(7, 2)
         key = outcomes.key(aten.sort.default, args, {})
         assert key is not None
         outcomes.learn(key, aten.sort.default, args, {}, (out, out.view(14)))
@@ -222,7 +223,7 @@ def test_outputs_that_share_their_memory_are_not_remembered() -> None:
 
 def test_real_tensors_and_constants_are_left_to_torch() -> None:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    outcomes = Outcomes(fake)
+    outcomes = Outcomes(fake, CPU)
     assert outcomes.key(aten.neg.default, (torch.ones(3),), {}) is None
     with fake:
         assert outcomes.key(aten.neg.default, (torch.tensor(1.0),), {}) is None  # its value is known

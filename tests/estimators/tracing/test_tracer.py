@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from estimators.model import CATEGORIES, MIB, Layout
 from estimators.peaks.envelope import Envelope, PeakTable, constant_peak
+from estimators.tracing.device import CUDA
 from estimators.tracing.session import opened
 from estimators.tracing.tracer import trace, trace_peak
 from tests.traced import WIDTH, Deep, Mlp, make_batch, recipe
@@ -340,7 +341,7 @@ def test_the_peak_of_every_micro_batch_that_a_plan_may_have_is_traced(function: 
 @pytest.mark.parametrize("layout", [Layout(), Layout(accumulate=True), Layout(dp_shard=4, recompute=True)], ids=str)
 @pytest.mark.parametrize("build", [Mlp, Positions, Deep])
 def test_the_log_of_a_run_reaches_the_peak_of_every_micro_batch(build: Callable[[], nn.Module], layout: Layout) -> None:
-    traced = trace(replace(recipe(build), on_cuda=True), layout, 64)  # a log has no workspaces of a CPU's kernels
+    traced = trace(replace(recipe(build), device=CUDA), layout, 64)  # a log has no workspaces of a CPU's kernels
     assert traced.log is not None
     for micro_batch in (1, 2, 7, 200):
         reached = constant_peak(traced.log.run(micro_batch)).fixed_bytes

@@ -119,7 +119,7 @@ def _all_gather(part: Tensor, num_ranks: int, group: str | dist.ProcessGroup) ->
 
 
 def _reduce_scatter(tensor: Tensor, op: str, num_ranks: int, group: str | dist.ProcessGroup) -> Tensor:
-    """On a copy, as others may use the input: the trace counts it (``estimators.tracing.workspace.copies``)."""
+    """On a copy, as others may use the input: the trace counts it (``estimators.tracing.device.cpu.copies``)."""
     total, ranks = tensor.clone(memory_format=torch.contiguous_format), _group(group)
     reduce(total, ranks, _operation(op))
     return total.chunk(num_ranks)[ranks.rank()].clone()

@@ -12,7 +12,7 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor
 
 from benchmarks.curves.forks import in_forks
-from estimators.tracing.workspace import workspace_of
+from estimators.tracing.device import CPU
 from tests.waiting import PATIENCE_SECONDS
 from workloads.parallel.exchanging.gloo import functional_collectives, released
 
@@ -56,4 +56,4 @@ def test_collectives_of_dtensors_give_what_those_of_torch_give(tmp_path: Path) -
 
 def test_a_trace_counts_the_copy_that_ranks_add_up_in_a_reduce_scatter() -> None:
     operation, tensor = torch.ops._c10d_functional.reduce_scatter_tensor.default, torch.empty(8, 4)
-    assert workspace_of(operation, (tensor, "sum", 2, "group"), {}, torch.empty(4, 4)) == ((0, 128),)
+    assert CPU.workspace(operation, (tensor, "sum", 2, "group"), {}, torch.empty(4, 4)) == ((0, 128),)

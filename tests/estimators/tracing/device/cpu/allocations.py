@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from benchmarks.estimating.measuring import heap
 from estimators.tracing import kernels  # noqa: F401  (registers them)
-from estimators.tracing.workspace import workspace_of
+from estimators.tracing.device import CPU
 
 Call = tuple[str, Any, tuple[Any, ...]]
 _ATEN = torch.ops.aten
@@ -87,14 +87,6 @@ def batch_norm(*shape: int, last: bool = False) -> Iterator[Call]:
     yield "backward", _ATEN.native_batch_norm_backward.default, (torch.randn_like(source), source, *options)
 
 
-def upsampling(channels: int, side: int, *, last: bool = False) -> Iterator[Call]:
-    """Images upsampled to twice the side."""
-    source = torch.randn(4, channels, side, side)
-    source = source.to(memory_format=torch.channels_last) if last else source
-    yield "nearest", _ATEN.upsample_nearest2d.vec, (source, None, [2.0, 2.0])
-    yield "bilinear", _ATEN.upsample_bilinear2d.vec, (source, None, False, [2.0, 2.0])
-
-
 def of_rows(*, transposed: bool = False) -> Iterator[Call]:
     """Operations over the last dimension and their gradients; ``transposed``: it is the second in memory."""
     source, ones = torch.randn(4, 50, 64), torch.ones(64)
@@ -120,34 +112,6 @@ def losses() -> Iterator[Call]:
         yield f"entropy {reduction}", _ATEN.binary_cross_entropy.default, (source, target, None, reduction)
         several = (source, target, None, None, reduction)
         yield f"entropy of logits {reduction}", _ATEN.binary_cross_entropy_with_logits.default, several
-    yield "margin backward", _ATEN.soft_margin_loss_backward.default, (source, source, target, 0)
-    yield "logsumexp", _ATEN.logsumexp.default, (source, [1])
-    yield "median", _ATEN.median.dim, (source, 1)
-    yield "k-th value", _ATEN.kthvalue.default, (source, 3, 1)
-    yield "distances", _ATEN._cdist_forward.default, (source, target, 2.0, None)
-    yield "other distances", _ATEN._cdist_forward.default, (source, target, 1.0, None)
-
-
-def windows() -> Iterator[Call]:
-    """Windows of images and back, of images in both memory formats."""
-    image = torch.randn(3, 4, 40, 40)
-    options = ([8, 8], [1, 1], [0, 0], [4, 4])
-    columns = _ATEN.im2col.default(image, *options)
-    turned = columns.transpose(1, 2).contiguous().transpose(1, 2)
-    yield "windows", _ATEN.im2col.default, (image, *options)
-    yield "windows, channels last", _ATEN.im2col.default, (image.to(memory_format=torch.channels_last), *options)
-    yield "back", _ATEN.col2im.default, (columns, [40, 40], *options)
-    yield "back, transposed", _ATEN.col2im.default, (turned, [40, 40], *options)
-
-
-def spectra() -> Iterator[Call]:
-    """Fourier transforms of one and two dimensions, and back."""
-    image, spectrum = torch.randn(3, 4, 32, 64), torch.randn(3, 4, 32, 33, dtype=torch.complex64)
-    for dims in ([3], [2], [2, 3]):
-        yield f"forward {dims}", _ATEN._fft_r2c.default, (image, dims, 0, True)
-        yield f"back {dims}", _ATEN._fft_c2r.default, (spectrum, dims, 0, 64 if 3 in dims else 62)
-    yield "of channels last", _ATEN._fft_r2c.default, (image.to(memory_format=torch.channels_last), [2, 3], 0, True)
-    yield "size", _ATEN.abs.default, (spectrum,)
 
 
 def products(rows: int, columns: int, depth: int, dtype: torch.dtype = _BF16) -> Iterator[Call]:
@@ -192,17 +156,6 @@ def of_images(batch: int) -> Iterator[Call]:
     yield "ELU backward", _ATEN.elu_backward.default, (last, 1.0, 1.0, 1.0, False, other)
 
 
-def attention(positions: int, *, apart: bool = False, dtype: torch.dtype = torch.float32) -> Iterator[Call]:
-    """Attention and its gradients; ``apart``: heads lie behind positions, as projections make them."""
-    shape = (2, positions, 4, 16) if apart else (2, 4, positions, 16)
-    heads = [torch.randn(shape).to(dtype) for _ in range(4)]
-    query, key, value, gradient = [head.transpose(1, 2) for head in heads] if apart else heads
-    output, sums = _ATEN._scaled_dot_product_flash_attention_for_cpu.default(query, key, value, 0.0, True)
-    yield "forward", _ATEN._scaled_dot_product_flash_attention_for_cpu.default, (query, key, value, 0.0, True)
-    tensors = (gradient, query, key, value, output, sums)
-    yield "backward", _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default, (*tensors, 0.0, True)
-
-
 def chunks() -> Iterator[Call]:
     """Gradients put together for ranks that divide their rows evenly, unevenly, or not at all."""
     wide, tall = torch.randn(64, 96), torch.randn(5, 33)
@@ -242,21 +195,12 @@ CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "batch norm": lambda: batch_norm(4, 64, 28, 28),
     "batch norm, channels last": lambda: batch_norm(4, 64, 28, 28, last=True),
     "batch norm of vectors": lambda: batch_norm(256, 512),
-    "upsampling": lambda: upsampling(16, 28),
-    "upsampling, large": lambda: upsampling(16, 65),
-    "upsampling, colours": lambda: upsampling(3, 65),
-    "upsampling, channels last": lambda: upsampling(16, 28, last=True),
     "rows": of_rows,
     "rows, transposed": lambda: of_rows(transposed=True),
     "one image": lambda: of_images(1),
     "two images": lambda: of_images(2),
-    "attention": lambda: attention(50),
-    "attention, projected": lambda: attention(300, apart=True),
-    "attention, long": lambda: attention(900, apart=True),
     "chunks": chunks,
     "losses": losses,
-    "windows": windows,
-    "spectra": spectra,
     "products": lambda: products(64, 96, 128, torch.float32),
     "LSTM": lambda: lstm(20, 4, 64, 128),
     "LSTM of odd sizes": lambda: lstm(30, 5, 100, 200),
@@ -266,11 +210,8 @@ CASES_OF_16_BITS: dict[str, Callable[[], Iterator[Call]]] = {
     "bf16, strides": lambda: convolution(4, 64, 96, 28, 3, stride=2, dtype=_BF16),
     "bf16, depthwise": lambda: convolution(2, 96, 96, 28, 7, groups=96, dtype=_BF16),
     "bf16, channels last": lambda: convolution(4, 64, 128, 28, 3, last=True, dtype=_BF16),
-    "bf16, attention": lambda: attention(300, apart=True, dtype=_BF16),
-    "bf16, attention, long": lambda: attention(900, dtype=_BF16),
     "bf16, products": lambda: products(256, 192, 768),
     "bf16, small products": lambda: products(13, 100, 64),
-    "bf16, mean": lambda: iter([("mean", _ATEN.mean.default, (torch.randn(8, 9, 99).to(_BF16),))]),
     "LSTM in bf16": lambda: lstm(20, 4, 64, 128, _BF16),
 }
 
@@ -289,7 +230,7 @@ def predicted(operation: Any, args: tuple[Any, ...]) -> tuple[int, list[Any]]:
     with FakeTensorMode() as fake:
         faked = tree_map_only(Tensor, fake.from_tensor, args)
         out = operation(*faked)
-        workspace = workspace_of(operation, faked, {}, out)
+        workspace = CPU.workspace(operation, faked, {}, out)
     held = peak = 0
     tensors = out if isinstance(out, tuple) else (out,)
     for index, tensor in enumerate(tensors):

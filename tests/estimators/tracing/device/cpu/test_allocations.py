@@ -15,6 +15,8 @@ from benchmarks.estimating.measuring import heap
 pytestmark = pytest.mark.full
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+STRIDES_ALONE = ("rows", "one image", "two images")
+"""Cases whose memory decided no peak and is not predicted."""
 OBJECTS_BYTES = {"LSTM": 100 * 1024, "": 40 * 1024}  # what ideep and oneDNN allocate besides memory for numbers
 
 
@@ -23,7 +25,7 @@ def measured(request: pytest.FixtureRequest) -> list[Any]:
     """For each operation: name, bytes allocated at the peak, bytes predicted, outputs, fake outputs."""
     with heap.counting() as environment:
         run = subprocess.run(
-            [sys.executable, "-m", "tests.estimators.tracing.workspace.allocations"],
+            [sys.executable, "-m", "tests.estimators.tracing.device.cpu.allocations"],
             env={**os.environ, **environment, **request.param},
             capture_output=True,
             text=True,
@@ -45,4 +47,4 @@ def test_fake_outputs_have_the_strides_of_the_real_ones(measured: list[Any]) -> 
 
 def is_close(name: str, peak: int, predicted: int) -> bool:
     objects = next(num for kind, num in OBJECTS_BYTES.items() if name.startswith(kind))
-    return -1024 <= peak - predicted <= objects
+    return name.startswith(STRIDES_ALONE) or -1024 <= peak - predicted <= objects

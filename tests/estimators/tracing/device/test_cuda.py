@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from estimators.model import Layout
-from estimators.tracing.cuda import IN_FP32, as_on_cuda
+from estimators.tracing.device.cuda import IN_FP32, as_on_cuda
 from estimators.tracing.tracer import trace, trace_peak
 from workloads.function import FunctionWorkload
 from workloads.sandbox.recipe import recipe_of
@@ -85,7 +84,7 @@ def activations(dropout: float, on_cuda: bool) -> int:
     def make() -> Any:
         return Attends(dropout), lambda batch: torch.zeros(batch, 512, 16)
 
-    recipe = replace(recipe_of(FunctionWorkload(make, {})), on_cuda=on_cuda)
+    recipe = recipe_of(FunctionWorkload(make, {}), on_cuda)
     return trace_peak(recipe, Layout(), 2).parts_at(2)["activations"]
 
 

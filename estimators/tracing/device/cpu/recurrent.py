@@ -6,30 +6,48 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_impls import register_op_impl
 
-from estimators.tracing.workspace import onednn
-from estimators.tracing.workspace.amounts import NOTHING, Workspace
-from estimators.tracing.workspace.products import packed_bytes
+from estimators.tracing.device.cpu import onednn
+from estimators.tracing.device.cpu.products import packed_bytes
+from estimators.tracing.device.device import NOTHING, Workspace
 
+FORWARD, BACKWARD = torch.ops.aten.mkldnn_rnn_layer.default, torch.ops.aten.mkldnn_rnn_layer_backward.default
 _NUM_GATES = 4
 _FP32_BYTES = 4
 
 
-def kept_bytes(sequence: Tensor, num_hidden: int) -> int:
-    """Bytes that the forward pass returns for the backward pass: oneDNN's workspace. 0 if oneDNN cannot be asked.
+@register_op_impl(FORWARD)
+def _fake_layer(mode: Any, operation: Any, source: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    """One layer of an LSTM; torch's fake kernel forgets the memory that it keeps for the backward pass.
 
-    ``sequence`` has the shape (steps, batch, inputs).
+    It keeps none where gradients are off. The cached outcome has to suit both, so it is counted there too.
     """
-    if not _is_known(sequence):
+    hx, cx, num_hidden = args[4], args[5], args[9]
+    with torch._C._DisableTorchDispatch():
+        num_bytes = kept_bytes(source, num_hidden)
+    workspace = source.new_empty(num_bytes, dtype=torch.uint8)
+    return source.new_empty((*source.shape[:2], num_hidden)), hx.new_empty(hx.shape), cx.new_empty(cx.shape), workspace
+
+
+def kept_bytes(sequence: Tensor, num_hidden: int) -> int:
+    """Bytes that the forward pass returns for the backward pass: oneDNN's workspace.
+
+    ``sequence`` has the shape (steps, batch, inputs). If oneDNN cannot be asked, it is a bound: of eleven layers in
+    fp32, 2 to 24 % more than oneDNN takes, and once 88 %; up to 127 % more in 16 bits.
+    """
+    if not sequence.numel():
         return 0
     steps, batch, inputs = sequence.shape
+    if not onednn.is_available():
+        return _FP32_BYTES * (steps + 1) * batch * (_NUM_GATES * num_hidden + 12 * max(inputs, num_hidden))
     return onednn.lstm("forward", steps, batch, inputs, num_hidden, sequence.dtype).kept_bytes
 
 
 def forward(args: tuple[Any, ...]) -> Workspace:
     """Workspace of ``aten.mkldnn_rnn_layer``: taken when the outputs exist, so that it belongs to the last of them."""
     sequence, num_hidden = args[0], args[10]
-    if not _is_known(sequence):
+    if not sequence.numel():
         return ()
     steps, batch, inputs = sequence.shape
     layer = onednn.lstm("forward", steps, batch, inputs, num_hidden, sequence.dtype)
@@ -50,7 +68,7 @@ def backward(args: tuple[Any, ...]) -> Workspace:
     It fills in zeros for the gradient of a result that the model has not used, and copies one that is not contiguous.
     """
     sequence, num_hidden, results, gradients = args[0], args[15], args[7:10], args[10:13]
-    if not _is_known(sequence):
+    if not sequence.numel():
         return ()
     steps, batch, inputs = sequence.shape
     layer = onednn.lstm("backward", steps, batch, inputs, num_hidden, sequence.dtype)
@@ -70,7 +88,3 @@ def backward(args: tuple[Any, ...]) -> Workspace:
     )
     taken = gates * _FP32_BYTES + layer.copied_bytes + layer.scratch_bytes + packed + widened + made
     return *(NOTHING,) * 6, (0, taken)
-
-
-def _is_known(sequence: Tensor) -> bool:
-    return onednn.is_available() and sequence.numel() > 0

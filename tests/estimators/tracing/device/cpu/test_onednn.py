@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from estimators.tracing.workspace import onednn
+from estimators.tracing.device.cpu import onednn
 
 pytestmark = pytest.mark.skipif(not onednn.is_available(), reason="needs a torch with a symbol table")
 PLAIN = onednn.Geometry([1, 1], [1, 1], [1, 1], [1, 1], False)

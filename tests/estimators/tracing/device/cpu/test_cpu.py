@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from estimators.model import Layout
+from estimators.tracing.device import CPU
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import trace
-from estimators.tracing.workspace import workspace_of
 from workloads.training.memory.peak import measure_peak
 
 TOLERANCE_BYTES = 20 * 1024  # small temporaries, and a strip of a product that oneDNN allocates unseen by torch (AVX2)
@@ -113,10 +113,10 @@ def check(build_model: Callable[[], nn.Module], shape: tuple[int, ...], batch: i
 
 def test_nothing_is_known_of_other_operations() -> None:
     weight = torch.empty(8, 8, 3, 3)
-    assert workspace_of(torch.ops.aten.relu.default, (weight,), {}, weight) == ()
+    assert CPU.workspace(torch.ops.aten.relu.default, (weight,), {}, weight) == ()
 
 
 def test_an_empty_batch_takes_nothing() -> None:
     images, weight = torch.empty(0, 8, 9, 9), torch.empty(8, 8, 3, 3)
     args = (images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    assert workspace_of(torch.ops.aten.convolution.default, args, {}, images) == ()
+    assert CPU.workspace(torch.ops.aten.convolution.default, args, {}, images) == ()

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from estimators.tracing.workspace import onednn
-from estimators.tracing.workspace.amounts import Workspace
-from estimators.tracing.workspace.convolution import on_meta
+from estimators.tracing.device.cpu import onednn
+from estimators.tracing.device.cpu.convolution import on_meta
+from estimators.tracing.device.device import Workspace
 
 _ATEN = torch.ops.aten
 PRODUCTS = frozenset([_ATEN.mm.default, _ATEN.bmm.default, _ATEN.addmm.default, _ATEN.baddbmm.default])
@@ -28,25 +28,24 @@ def product(args: Sequence[Any]) -> Workspace:
     num_bytes = sum(_copy_bytes(factor) for factor in factors)
     if factors[0].dtype in (torch.bfloat16, torch.float16):
         first, second = (_dense(factor if factor.ndim == 2 else factor[0]) for factor in map(on_meta, factors))
-        num_bytes += scratch_bytes(first, second, first.dtype)
+        num_bytes += _scratch_bytes(first, second)
     return ((0, num_bytes),) if num_bytes else ()
 
 
-def scratch_bytes(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
-    """Scratch memory for the product of two dense matrices in 16 bits, with a result of ``dtype``.
+def _scratch_bytes(first: Tensor, second: Tensor) -> int:
+    """Scratch memory for the product of two dense matrices in 16 bits, on the meta device.
 
-    They must be on the meta device. Torch multiplies rows of a transposed matrix itself by sums in fp32, if oneDNN does
-    not multiply them.
+    Torch multiplies rows of a transposed matrix itself by sums in fp32, if oneDNN does not multiply them.
     """
     rows, depth, columns = *first.shape, second.shape[1]
     is_known = first.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if is_known and onednn.is_available() and rows * columns * depth > _FEWEST_PRODUCTS:
+    if is_known and rows * columns * depth > _FEWEST_PRODUCTS:
         try:
-            return onednn.product_scratch_bytes(first, second, dtype)
+            return onednn.product_scratch_bytes(first, second)
         except onednn.NoKernel:
             return 0
     is_turned = first.stride(0) == 1 and second.stride(0) != 1
-    return 4 * rows * columns if is_turned and dtype != torch.float32 else 0
+    return 4 * rows * columns if is_turned else 0
 
 
 def _copy_bytes(factor: Tensor) -> int:

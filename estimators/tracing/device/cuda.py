@@ -1,4 +1,4 @@
-"""Makes a trace on fake CPU tensors take the code paths that torch takes on CUDA, where these differ in memory.
+"""The code paths that torch takes on CUDA, for a trace on fake CPU tensors, where these differ in memory.
 
 What differs: which operations autocast runs in fp32, whether attention with dropout and RMS norm have a fused kernel,
 what dropout keeps, and whether an optimizer by default updates all parameters at once (foreach). CUDA's kernels are
@@ -9,7 +9,8 @@ published for A100s are compared with such traces by ``benchmarks.published``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -19,6 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils._pytree import tree_map_only
+
+from estimators.tracing.device.device import Workspace
 
 # AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE in ATen/autocast_mode.h of torch 2.13, without operations
 # that are not used to train networks.
@@ -34,6 +37,24 @@ IN_FP32 = (
 )  # fmt: skip
 
 _WITHOUT_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+
+class Cuda:
+    """A GPU: autograd's objects are not in its memory, and what kernels need is assumed to be nothing."""
+
+    holds_objects = False
+    unknown_percent = 0
+
+    def code_paths(self) -> AbstractContextManager[None]:
+        """Those of CUDA."""
+        return as_on_cuda()
+
+    def workspace(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Workspace:
+        """Always empty."""
+        return ()
+
+
+CUDA = Cuda()
 
 
 @contextlib.contextmanager

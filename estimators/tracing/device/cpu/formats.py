@@ -9,11 +9,11 @@ from math import prod
 
 from torch import Tensor
 
-from estimators.tracing.workspace import onednn
-from estimators.tracing.workspace.amounts import NOTHING, Workspace
-from estimators.tracing.workspace.convolution import Convolution
-from estimators.tracing.workspace.onednn import Geometry, MemoryFormat, Primitive
-from estimators.tracing.workspace.products import packed_bytes
+from estimators.tracing.device.cpu import onednn
+from estimators.tracing.device.cpu.convolution import Convolution
+from estimators.tracing.device.cpu.onednn import Geometry, MemoryFormat, Primitive
+from estimators.tracing.device.cpu.products import packed_bytes
+from estimators.tracing.device.device import NOTHING, Workspace
 
 
 def forward(convolution: Convolution) -> Workspace:

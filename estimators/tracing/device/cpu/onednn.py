@@ -196,9 +196,9 @@ def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, 
         return Lstm(kept_bytes, copied_bytes, scratch_bytes, "ref" in query.name(primitive))
 
 
-def product_scratch_bytes(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
-    """Bytes of scratch memory for the product of two matrices with a result of ``dtype``. Raises ``NoKernel``."""
-    product = torch.empty(first.shape[0], second.shape[1], dtype=dtype, device="meta")
+def product_scratch_bytes(first: Tensor, second: Tensor) -> int:
+    """Bytes of scratch memory for the product of two matrices. Raises ``NoKernel``."""
+    product = torch.empty(first.shape[0], second.shape[1], dtype=first.dtype, device="meta")
     with _Query() as query:
         tensors = (query.described(first), query.described(second), None, query.described(product))
         return query.num_bytes(query.primitive("matmul", *tensors), _SCRATCHPAD)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from estimators.tracing.workspace.products import packed_bytes
+from estimators.tracing.device.cpu.products import packed_bytes
 
 
 @pytest.mark.parametrize(

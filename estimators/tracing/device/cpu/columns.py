@@ -6,8 +6,8 @@ from math import prod
 
 from torch import Tensor
 
-from estimators.tracing.workspace.amounts import NOTHING, Workspace
-from estimators.tracing.workspace.convolution import Convolution
+from estimators.tracing.device.cpu.convolution import Convolution
+from estimators.tracing.device.device import NOTHING, Workspace
 
 
 def forward(convolution: Convolution) -> Workspace:
