@@ -52,20 +52,23 @@ class Several(Plain):
         return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
 
 
-class Signs(torch.optim.Optimizer):
+class Clipping(torch.optim.Optimizer):
+    """Steps of the same length over all parameters."""
+
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.sub_(parameter.grad.sign(), alpha=0.01)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        norm = torch.stack([parameter.grad.norm() for parameter in parameters]).norm()
+        for parameter in parameters:
+            parameter.sub_(parameter.grad / norm, alpha=0.01)
 
 
 class Own(Plain):
     def optimizer(self, model: nn.Module) -> Any:
-        return Signs(model.parameters())
+        return Clipping(model.parameters())
 
 
 class Whole(Plain):

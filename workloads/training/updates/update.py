@@ -27,6 +27,7 @@ from estimators.model import Layout
 from workloads.options import TrainingOptions
 from workloads.parallel.apply import spread_optimizer
 from workloads.parallel.constraints import with_reduction
+from workloads.parallel.optimizers.alone import updates_each_alone
 from workloads.parallel.traits import note
 from workloads.protocol import Phase, Workload, defines
 from workloads.refusals import WorkloadError, expect_optimizers
@@ -262,7 +263,8 @@ def _of_one_loss(
 def _traits_of(optimizer: Optimizer) -> dict[str, str]:
     """Why ranks with a part of the parameters, or of each, cannot update them."""
     kind, why = type(optimizer).__name__, dict[str, str]()
-    if not f"{type(optimizer).__module__}.".startswith("torch.optim."):  # torch.optim itself or a module of it
+    is_of_torch = f"{type(optimizer).__module__}.".startswith("torch.optim.")  # itself or a module of it
+    if not is_of_torch and not updates_each_alone(optimizer):
         why["has_own_optimizer"] = f"{kind}, which is none of torch's optimizers, may need all parameters for an update"
     if isinstance(optimizer, Adafactor | Rprop):  # norms or masks of whole parameters, which DTensor cannot change
         why["updates_whole_parameters"] = f"torch's {kind} updates whole parameters"

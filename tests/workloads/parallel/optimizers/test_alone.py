@@ -1,0 +1,91 @@
+"""Which optimizers update each parameter by itself, so that ZeRO-1 may divide them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from workloads.parallel.optimizers.alone import updates_each_alone
+
+
+class Lamb(Optimizer):
+    """Momentum with a step of the length of the parameter's own norm."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+        self.num_steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.num_steps += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    mean = self.state[p].setdefault("mean", torch.zeros_like(p)).lerp_(p.grad, 0.1)
+                    self.update(p, mean, group["lr"])
+
+    def update(self, p: Tensor, mean: Tensor, lr: float) -> None:
+        p.sub_(mean * p.norm() / mean.norm(), alpha=lr)
+
+
+class Clipping(Lamb):
+    """The norm of all gradients."""
+
+    def update(self, p: Tensor, mean: Tensor, lr: float) -> None:
+        gradients = [other.grad for group in self.param_groups for other in group["params"] if other.grad is not None]
+        p.sub_(mean / torch.stack([g.norm() for g in gradients]).norm(), alpha=lr)
+
+
+class Averaging(Lamb):
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        self.averages = [p.detach().clone() for group in self.param_groups for p in group["params"]]
+
+
+class Holding(Lamb):
+    """Steps the parameters that it was made with."""
+
+    def __init__(self, params: Any) -> None:
+        params = list(params)
+        super().__init__(params)
+        self.inner = torch.optim.SGD(params, 0.1)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+
+class Drawing(Lamb):
+    def update(self, p: Tensor, mean: Tensor, lr: float) -> None:
+        p.sub_(mean + torch.randn_like(mean), alpha=lr)
+
+
+@pytest.mark.parametrize(
+    ("make", "alone"),
+    [
+        (Lamb, True),
+        (torch.optim.AdamW, True),
+        (Clipping, False),
+        (Averaging, False),
+        (Holding, False),
+        (Drawing, False),
+    ],
+)
+def test_a_copy_of_an_optimizer_shows_whether_parameters_need_each_other(
+    make: Callable[..., Optimizer], alone: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(40, 30), nn.LayerNorm(30))
+    optimizer = make(model.parameters())
+    versions = [parameter._version for parameter in model.parameters()]
+    assert updates_each_alone(optimizer) == alone
+    assert versions == [parameter._version for parameter in model.parameters()] and not optimizer.state
+    assert getattr(optimizer, "num_steps", 0) == 0
+
+
+def test_it_is_tried_in_a_trace_too() -> None:
+    with torch._subclasses.FakeTensorMode():
+        assert updates_each_alone(Lamb(nn.Linear(400, 300).parameters()))
