@@ -42,6 +42,7 @@ def test_the_port_learns_the_same_under_every_plan(ranks: Ranks) -> None:
         assert values == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("warm_traces")
 def test_the_study_is_accepted_and_its_metrics_are_known() -> None:
     spec = parse_study(STUDY.read_text())

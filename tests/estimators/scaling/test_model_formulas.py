@@ -46,7 +46,7 @@ def blueprint() -> Blueprint:
 
 @pytest.mark.sample
 @pytest.mark.full
-@pytest.mark.parametrize(("depth", "width", "heads", "batch"), [(9, 160, 8, 24), (2, 40, 4, 7), (3, 384, 4, 3)])
+@pytest.mark.parametrize(("depth", "width", "heads", "batch"), [(2, 40, 4, 7), (9, 160, 8, 24), (3, 384, 4, 3)])
 def test_a_candidate_that_was_never_traced_has_the_units_and_the_work_of_its_trace(
     depth: int, width: int, heads: int, batch: int
 ) -> None:

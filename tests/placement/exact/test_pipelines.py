@@ -220,6 +220,7 @@ def test_a_slower_device_takes_longer_for_the_same_pipelines(question: Question,
     assert [factor * second for second in seconds[0]] == seconds[1]
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=30)
 @given(QUESTIONS, st.sampled_from([1.2, 2.0, 5.0]))
 def test_more_memory_makes_the_best_pipeline_no_slower(question: Question, factor: float) -> None:

@@ -32,6 +32,7 @@ def estimator(folder: Path) -> Iterator[Estimator]:
         yield estimator
 
 
+@pytest.mark.full
 def test_each_stage_is_priced_and_together_they_have_all_parameters(
     estimator: Estimator, folder: Path, scamp: Scamp
 ) -> None:
