@@ -91,11 +91,14 @@ class Experts(nn.Module):
         limits = self.training and self.capacity is not None
         if limits or self.send is not None:
             every = self.ordered(chosen, weight, num_choices)
-            if limits:
-                weight = weight * (every.position[self.token_ranks.index, : len(chosen)] < every.limit)
-        outputs = self._compute_own(tokens, chosen) if self.send is None else self.send(tokens, num_choices, every)
-        sums = (outputs * weight[:, None]).view(len(tokens), num_choices, -1).sum(1)
-        return sums.reshape(*x.shape[:-1], -1)
+        if limits:
+            weight = weight * (every.position[self.token_ranks.index, : len(chosen)] < every.limit)
+        if self.send is None:
+            outputs = self._compute_own(tokens, chosen, num_choices)
+        else:
+            outputs = self.send(tokens, num_choices, every)
+        sums = (outputs * weight[:, None]).unflatten(0, (len(tokens), num_choices)).sum(1)
+        return sums.reshape(*x.shape[:-1], sums.shape[-1])
 
     def balance_loss(self, probabilities: Tensor, choices: Tensor) -> Tensor:
         """1 where all experts are chosen equally often, and more otherwise.
@@ -121,9 +124,8 @@ class Experts(nn.Module):
         order = order[flat[order].argsort(stable=True)]
         counts = self.counts(flat)
         starts = functional.pad(counts.cumsum(0), (1, 0))
-        position = torch.empty_like(flat).scatter(
-            0, order, torch.arange(len(flat), device=flat.device) - starts[flat[order]]
-        )
+        places = torch.arange(len(flat), device=flat.device) - starts[flat[order]]
+        position = torch.empty_like(flat).scatter(0, order, places)
         num = (len(flat) if isinstance(flat, FakeTensor) else int(counts.sum())) // num_choices
         limit = num if self.capacity is None else min(num, ceil(self.capacity * num * num_choices / self.num))
         return Choices(expert, position.view_as(expert), limit)
@@ -132,19 +134,17 @@ class Experts(nn.Module):
         """Outputs of ``tokens``, of which the first ``sizes[0]`` are for the first expert that the rank has, and so
         on."""
         stacked = {name: _local(parameter).unbind() for name, parameter in self.each.named_parameters()}
-        parts = enumerate(torch.split(tokens, list(sizes)))
+        experts = [{name: of[number] for name, of in stacked.items()} for number in range(len(sizes))]
+        parts = torch.split(tokens, list(sizes))
         return torch.cat(
-            [
-                functional_call(self.each, {name: of[number] for name, of in stacked.items()}, part)
-                for number, part in parts
-            ]
+            [functional_call(self.each, expert, part) for expert, part in zip(experts, parts, strict=True)]
         )
 
-    def _compute_own(self, tokens: Tensor, chosen: Tensor) -> Tensor:
+    def _compute_own(self, tokens: Tensor, chosen: Tensor, num_choices: int) -> Tensor:
         """Outputs of each choice of this rank's tokens."""
         order = chosen.argsort(stable=True)
         sizes = sizes_of(self.counts(chosen), len(order))
-        outputs = self.compute(tokens[order // (len(chosen) // len(tokens))], sizes)
+        outputs = self.compute(tokens[order // num_choices], sizes)
         return outputs[order.argsort()]
 
 

@@ -97,6 +97,7 @@ def test_an_expert_takes_the_tokens_with_the_largest_weights_and_evaluation_drop
     experts = Experts(nn.Identity, 2, capacity=1.0)
     assert experts(tokens, choices, weights).flatten().tolist() == pytest.approx([0, 1.8, 2.1, 0.4])
     assert experts.eval()(tokens, choices, weights).flatten().tolist() == pytest.approx([0.5, 1.8, 2.1, 0.4])
+    assert experts(tokens[:0], choices[:0], weights[:0]).shape == (0, 1)
 
 
 def test_without_dropped_tokens_it_is_the_sum_of_what_the_chosen_experts_compute() -> None:
