@@ -97,7 +97,8 @@ class Experts(nn.Module):
             outputs = self._compute_own(tokens, chosen, num_choices)
         else:
             outputs = self.send(tokens, num_choices, every)
-        sums = (outputs * weight[:, None]).unflatten(0, (len(tokens), num_choices)).sum(1)
+        weighted: Tensor = (outputs * weight[:, None]).unflatten(0, (len(tokens), num_choices))  # type: ignore[no-untyped-call]
+        sums = weighted.sum(1)
         return sums.reshape(*x.shape[:-1], sums.shape[-1])
 
     def balance_loss(self, probabilities: Tensor, choices: Tensor) -> Tensor:
