@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.nn import functional
 
@@ -157,6 +156,7 @@ def sizes_of(counts: Tensor, total: int) -> list[int]:
     return sizes
 
 
-def _local(parameter: Tensor) -> Tensor:
+def _local(parameter: Any) -> Tensor:
     """The part of a parameter that this rank has."""
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    local: Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter  # of a DTensor
+    return local
