@@ -1,10 +1,10 @@
 """A small M6: writes the caption of an image, by layers of experts (Lin et al., 2021, arXiv:2103.00823).
 
 Patches of the image and words of the caption are one sequence, in whose layers each position goes through two of many
-experts. As in the example of Whale (Jia et al., 2022), three lines of hints say how it is spread: replicas of
-everything, but experts and the head over the vocabulary are divided between them. The images are handwritten digits of
-scikit-learn, two beside each other. A caption names both and says which one is larger, and by how much. The study
-beside it is ``m6.yaml``.
+experts. As in the example of Whale (Jia et al., 2022), three lines of hints say how it is spread: replicas that divide
+what can be divided, the experts and the head over the vocabulary. The images are handwritten digits of scikit-learn,
+two beside each other. A caption names both and says which one is larger, and by how much. The study beside it is
+``m6.yaml``.
 """
 
 from functools import cache
@@ -36,7 +36,6 @@ class Captions(Workload):
         model = M6(params["width"], params["layers"], params["experts"], params["capacity"])
         if devices := params["devices"]:
             hints.replica(model, degree=devices)
-            hints.split(model.head, degree=devices)
             for block in model.blocks:
                 hints.split(block.experts, degree=devices)
         return model

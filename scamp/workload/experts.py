@@ -56,12 +56,12 @@ class Choices:
 
 
 class Experts(nn.Module):
-    """``num`` experts, each a module that ``make`` returns, which takes tokens of shape [n, features].
+    """``num`` experts, each a new module that ``make`` returns, which takes tokens of shape [n, features].
 
-    Parameters of all experts are stacked: ``each`` is an expert whose parameters have one more dimension, the first, of
-    size ``num``. In training an expert takes at most ``capacity`` times its even share of the tokens of a micro-batch;
-    others that choose it are dropped, which means that it adds nothing to them. With None it takes all, and ranks
-    cannot divide the experts. Raises ``ValueError`` for experts with buffers, as those of batch norms.
+    Parameters of all experts are in ``stacked``, an expert whose parameters have one more dimension, the first, of size
+    ``num``. In training an expert takes at most ``capacity`` · choices / ``num`` of the choices of all tokens of a
+    micro-batch; it drops the rest, and adds nothing to these tokens. With None it takes all, and ranks cannot divide
+    the experts. Raises ``ValueError`` for experts with buffers, as those of batch norms.
     """
 
     def __init__(self, make: Callable[[], nn.Module], num: int, capacity: float | None = None) -> None:
@@ -69,13 +69,15 @@ class Experts(nn.Module):
         if num < 1 or (capacity is not None and capacity <= 0):
             raise ValueError(f"num and capacity must be positive, got {num} and {capacity}")
         experts = [make() for _ in range(num)]
-        self.each, self.num, self.capacity = experts[0], num, capacity
-        if any(True for _ in self.each.buffers()):
-            raise ValueError(f"experts have no buffers, but {type(self.each).__name__} has some")
-        for path, parameter in list(self.each.named_parameters()):
+        if len(set(map(id, experts))) < num:
+            raise ValueError("make is called for each expert, and must return a new module each time")
+        self.stacked, self.num, self.capacity = experts[0], num, capacity
+        if any(True for _ in self.stacked.buffers()):
+            raise ValueError(f"experts have no buffers, but {type(self.stacked).__name__} has some")
+        for path, parameter in list(self.stacked.named_parameters()):
             owner, _, name = path.rpartition(".")
-            stacked = torch.stack([expert.get_parameter(path).detach() for expert in experts])
-            setattr(self.each.get_submodule(owner), name, nn.Parameter(stacked, parameter.requires_grad))
+            values = torch.stack([expert.get_parameter(path).detach() for expert in experts])
+            setattr(self.stacked.get_submodule(owner), name, nn.Parameter(values, parameter.requires_grad))
         self.token_ranks = ONE_RANK
         self.send: Callable[[Tensor, int, Choices], Tensor] | None = None
         """Computes tokens where each rank has only some of the experts; set by plans."""
@@ -83,8 +85,14 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, choices: Tensor, weights: Tensor) -> Tensor:
         """The sum of what the chosen experts make of each token, times the weights of the choices.
 
-        ``x`` has shape […, features], ``choices`` (int64, numbers of experts) and ``weights`` […, choices].
+        ``x`` has shape […, features], ``choices`` (int64, numbers of experts) and ``weights`` […, k], where each token
+        has chosen k experts. Raises ``ValueError`` for others.
         """
+        if choices.dtype != torch.int64 or choices.shape != weights.shape or choices.shape[:-1] != x.shape[:-1]:
+            raise ValueError(
+                "choices (int64) and weights must have shape […, k], also for k = 1, and x […, features], got x "
+                f"{list(x.shape)}, choices {list(choices.shape)} of {choices.dtype}, weights {list(weights.shape)}"
+            )
         tokens, num_choices = x.reshape(-1, x.shape[-1]), choices.shape[-1]
         chosen, weight = choices.reshape(-1), weights.reshape(-1)
         limits = self.training and self.capacity is not None
@@ -105,8 +113,14 @@ class Experts(nn.Module):
 
         It is num · Σ_e (share of the choices that e has) · (mean probability of e), the loss of Fedus et al., "Switch
         Transformers", JMLR 2022, equations 4 to 6. The shares are those of the micro-batch on all ranks, so the mean of
-        the ranks' losses is that of one process. ``probabilities`` has shape […, num], ``choices`` […, choices].
+        the ranks' losses is that of one process. ``probabilities``, which add up to 1, have shape […, num], ``choices``
+        […, k]. Raises ``ValueError`` for others.
         """
+        if probabilities.shape[-1] != self.num or probabilities.shape[:-1] != choices.shape[:-1]:
+            raise ValueError(
+                f"probabilities must have shape […, {self.num}] beside choices of shape […, k], got "
+                f"{list(probabilities.shape)} and {list(choices.shape)}"
+            )
         counts = self.token_ranks.gather(self.counts(choices.reshape(-1)), 0).sum(0)
         mean = probabilities.reshape(-1, self.num).mean(0)
         return self.num * (counts / counts.sum() * mean).sum()
@@ -133,11 +147,11 @@ class Experts(nn.Module):
     def compute(self, tokens: Tensor, sizes: Sequence[int]) -> Tensor:
         """Outputs of ``tokens``, of which the first ``sizes[0]`` are for the first expert that the rank has, and so
         on."""
-        stacked = {name: _local(parameter).unbind() for name, parameter in self.each.named_parameters()}
+        stacked = {name: _local(parameter).unbind() for name, parameter in self.stacked.named_parameters()}
         experts = [{name: of[number] for name, of in stacked.items()} for number in range(len(sizes))]
         parts = torch.split(tokens, list(sizes))
         return torch.cat(
-            [functional_call(self.each, expert, part) for expert, part in zip(experts, parts, strict=True)]
+            [functional_call(self.stacked, expert, part) for expert, part in zip(experts, parts, strict=True)]
         )
 
     def _compute_own(self, tokens: Tensor, chosen: Tensor, num_choices: int) -> Tensor:

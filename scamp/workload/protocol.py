@@ -398,10 +398,16 @@ class Divided:
 
     ``names`` are those of ``nn.Linear``, of ``nn.Embedding`` and ``nn.EmbeddingBag``, or of modules that contain
     embeddings. Each rank then has some columns, which are features of the output, and the number of ranks must divide
-    them. In every pass all ranks must run these layers equally often. ``Experts`` need no such names.
+    them. In every pass all ranks must run these layers equally often. ``Experts`` need no such names. Raises
+    ``ValueError`` for a name instead of a tuple.
     """
 
     names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names: Any = self.names
+        if isinstance(names, str):
+            raise ValueError(f"names is a tuple: Divided(({names!r},))")
 
 
 Tables = Divided

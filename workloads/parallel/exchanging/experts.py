@@ -41,11 +41,11 @@ def join_ranks(model: nn.Module, mesh: DeviceMesh | None) -> None:
 def divide_experts(experts: Experts, mesh: DeviceMesh) -> set[nn.Parameter]:
     """Divide ``experts`` over the ranks of the one-dimensional ``mesh``, in place. Returns their parameters."""
     divided = set[nn.Parameter]()
-    for path, parameter in list(experts.each.named_parameters()):
+    for path, parameter in list(experts.stacked.named_parameters()):
         owner, _, name = path.rpartition(".")
         part = distribute_tensor(parameter.detach(), mesh, [Shard(0)], src_data_rank=None)
-        setattr(experts.each.get_submodule(owner), name, nn.Parameter(part, requires_grad=parameter.requires_grad))
-        divided.add(experts.each.get_parameter(path))
+        setattr(experts.stacked.get_submodule(owner), name, nn.Parameter(part, requires_grad=parameter.requires_grad))
+        divided.add(experts.stacked.get_parameter(path))
     experts.send = ReplacedForward(_Sending(experts, mesh.get_group()), experts.forward, "divided=false")
     return divided
 

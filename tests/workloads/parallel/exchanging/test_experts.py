@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from benchmarks.curves.forks import in_forks
 from scamp.workload.experts import Experts
+from scamp.workload.protocol import Divided
 from tests.waiting import PATIENCE_SECONDS
 from workloads.parallel.exchanging.divided import divide_layers, most_ranks
 from workloads.parallel.exchanging.experts import join_ranks
@@ -104,7 +105,7 @@ def test_without_dropped_tokens_it_is_the_sum_of_what_the_chosen_experts_compute
     experts, (tokens, probabilities, choices) = experts_of(None), routed(slice(0, 11))
     weights = probabilities.gather(-1, choices)
     output = experts(tokens.view(11, 1, FEATURES), choices[:, None], weights[:, None])
-    up, down = experts.each.get_submodule("0"), experts.each.get_submodule("2")
+    up, down = experts.stacked.get_submodule("0"), experts.stacked.get_submodule("2")
     assert isinstance(up, nn.Linear) and isinstance(down, nn.Linear)
     for token, chosen, weight, computed in zip(tokens, choices, weights, output[:, 0], strict=True):
         expected = sum(
@@ -120,3 +121,18 @@ def test_only_experts_with_a_capacity_are_divided_and_buffers_are_refused() -> N
     assert (most_ranks(experts_of(2.0)), most_ranks(experts_of(None))) == (NUM, 1)
     with pytest.raises(ValueError, match="experts have no buffers, but BatchNorm1d has some"):
         Experts(lambda: nn.BatchNorm1d(3), 2)
+    same = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="must return a new module"):
+        Experts(lambda: same, 2)
+    with pytest.raises(ValueError, match=r"names is a tuple: Divided\(\('head',\)\)"):
+        Divided("head")  # type: ignore[arg-type]
+
+
+def test_arguments_of_other_shapes_and_types_are_named() -> None:
+    experts, (tokens, probabilities, choices) = experts_of(1.0), routed(slice(0, 11))
+    weights = probabilities.gather(-1, choices)
+    for wrong in ((choices[:, 0], weights[:, 0]), (weights, choices), (choices.int(), weights), (choices[:5], weights)):
+        with pytest.raises(ValueError, match=r"choices \(int64\) and weights must have shape"):
+            experts(tokens, *wrong)
+    with pytest.raises(ValueError, match=r"probabilities must have shape \[…, 4\]"):
+        experts.balance_loss(probabilities[:, :3], choices)
