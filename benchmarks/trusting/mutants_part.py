@@ -46,7 +46,7 @@ class Case:
 MUTANTS = (
     Case(
         "term: writes of a deposed leader are accepted",
-        f"{STORE}/writes/transactions.py",
+        f"{STORE}/parts/part.py",
         "if self._fence and connection",
         "if False and connection",
         ("tests/scamp_service/store", *SIMULATED),

@@ -69,7 +69,7 @@ def test_a_hint_reads_as_it_was_written(hint: Hint, text: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (lambda module: hints.replica(module, 3), "power of two"),
+        (lambda module: hints.replica(module, -3), "at least 1"),
         (lambda module: hints.split(module, degree=0), "at least 1"),
         (lambda module: UNTYPED.split(module, dim=2), "dim is a dimension of a linear layer's weight"),
         (lambda module: hints.pipeline(module, stages=1), "at least 2"),

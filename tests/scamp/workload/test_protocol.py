@@ -26,7 +26,7 @@ def test_what_a_users_file_imports_brings_no_mechanism_along() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
-    names = ["datasets", "hints", "inheritance", "protocol", "seeds", "trial"]
+    names = ["datasets", "experts", "hints", "inheritance", "protocol", "seeds", "trial"]
     expected = ["scamp", "scamp.installed", "scamp.workload", *(f"scamp.workload.{name}" for name in names)]
     assert (done.stdout.split(), done.stderr) == (expected, "")
 

@@ -47,7 +47,7 @@ def test_the_margin_stands_for_workspaces() -> None:
     assert on_cpu.object_bytes == on_unknown_cpu.object_bytes
     share = UNKNOWN_CPU.unknown_percent / 100
     peak = on_unknown_cpu.curve.peak_bytes(4) * (1 + share) + on_unknown_cpu.object_bytes
-    assert host_profile(UNKNOWN_CPU).curves[Layout()].peak_bytes(4) == pytest.approx(peak, abs=2)
+    assert host_profile(UNKNOWN_CPU).curves[Layout()].peak_bytes(4) == pytest.approx(peak, rel=1e-4)
 
 
 def test_a_gpu_has_neither_objects_nor_a_margin() -> None:
