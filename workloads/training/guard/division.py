@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import unwrap
 from types import FunctionType
@@ -155,7 +155,9 @@ class DivisionGuard:
             return None
         if max(self._rank.job.plan.samples_of_shares) == 1 and self._rank.job.plan.pp == 1:
             return self._difference_of_pair(loss, step, dealing, planned)
-        other = self._passes(loss, step, dealing.other)
+        # A sample counts as much in such a dealing as before, so what changes gradients shows in half the loss only.
+        passes = self._halved_passes if dealing.shifts else self._passes
+        other = passes(loss, step, dealing.other)
         left = _different_left(planned, other, self._tolerance.loss)
         words = self._different(planned, other) or self._rank.first(left)
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
@@ -182,16 +184,24 @@ class DivisionGuard:
     def _different_half(self, loss: Loss, step: int, dealing: Dealing, planned: _Passes) -> tuple[str, str] | None:
         """Words for gradients that are not twice those of half the loss, and for the cause; None if they are."""
 
+        other = self._halved_passes(loss, step, dealing.planned)
+        assert planned.gradients is not None and other.gradients is not None
+        if words := self._rank.first(self._different_gradient(planned.gradients, other.gradients)):
+            return words, "its loss counts half as much, as it does beside another sample"
+        return None
+
+    def _halved_passes(self, loss: Loss, step: int, division: Division) -> _Passes:
+        """``_passes`` of half the loss, whose results are doubled: the same unless something is not linear in it."""
+
         @wraps(loss)
         def halved(model: nn.Module, batch: Batch) -> Any:
             returned = loss(model, batch)
             return (returned[0] / 2, returned[1]) if isinstance(returned, tuple) else returned / 2
 
-        other = self._passes(halved, step, dealing.planned)
-        assert planned.gradients is not None and other.gradients is not None
-        if words := self._rank.first(self._different_gradient(planned.gradients, 2 * other.gradients)):
-            return words, "its loss counts half as much, as it does beside another sample"
-        return None
+        passes = self._passes(halved, step, division)
+        sums = {name: (2 * total, count) for name, (total, count) in passes.sums.items()}
+        assert passes.gradients is not None
+        return replace(passes, sums=sums, gradients=2 * passes.gradients)
 
     def _difference_of_metrics(self, step: int) -> tuple[str, str] | None:
         rank = self._rank

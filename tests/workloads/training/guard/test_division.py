@@ -362,6 +362,11 @@ def test_state_of_samples_is_found_by_the_step_after(ranks: Any, cases: dict[str
     assert " changes " in refusal(ranks, plan, "Averages", cases)
 
 
+@pytest.mark.parametrize("plan", [DIVIDED[1], Plan(20, dp_replicate=2, shares=(20, 12))], ids=str)
+def test_a_gradient_that_a_hook_changes_ends_a_training_on_ranks(ranks: Any, cases: dict[str, Any], plan: Plan) -> None:
+    assert "the gradient of" in refusal(ranks, plan, "ClampedHidden", cases)
+
+
 @pytest.mark.parametrize("name", ["Hooked", "ClampedParameter", "ClampedHidden", "Accumulated"])
 def test_a_gradient_that_a_hook_changes_ends_a_training_in_micro_batches(
     ranks: Any, cases: dict[str, Any], name: str
