@@ -85,7 +85,8 @@ def dealt(
         as_planned, again = (_division(in_order, sizes, place) for in_order in (samples, samples.flip(0)))
         return Dealing(as_planned, again, _words(sizes[0], sizes[0]))
     if not has_own:
-        return _dealt(sizes, place, order, shifts=plan.num_micro_batches == 1 and not in_halves)
+        only_ranks = plan.num_micro_batches == 1
+        return _dealt(sizes, place, order, plan.num_micro_batches, shifts=only_ranks and not in_halves)
     samples = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
     halves = [size // 2 for size in sizes]
     samples = samples[order[order < len(samples)]][: 2 * halves[place] if min(halves) else sizes[place]]
@@ -112,8 +113,10 @@ def _enough(num_samples: int) -> int:
     return min(num_samples, max(_ENOUGH, num_samples // _SHARE))
 
 
-def _dealt(sizes: Sequence[int], place: int, order: Tensor, *, shifts: bool = False) -> Dealing:
+def _dealt(sizes: Sequence[int], place: int, order: Tensor, most: int = 1, *, shifts: bool = False) -> Dealing:
     """The rank at ``place`` has a micro-batch of as many samples as ``sizes`` says, and then the halves of another.
+
+    Of small micro-batches there are several, up to ``most``: the halves of a few samples may be equal by chance.
 
     ``shifts``: if it may, it then has one with more samples, or with fewer, which takes less time than two.
     """
@@ -130,10 +133,13 @@ def _dealt(sizes: Sequence[int], place: int, order: Tensor, *, shifts: bool = Fa
         planned = [size - shift for size in sizes]
         signs = [1, -1] * (len(sizes) // 2) + [0] * (len(sizes) % 2)
         other = [size + sign * shift for size, sign in zip(planned, signs, strict=True)]
+    words = _words(planned[0], other[0] // num_parts)
+    num = 1 if shifts else max(1, min(most, _ENOUGH // min(planned)))
+    planned, other = ([num * size for size in sizes] for sizes in (planned, other))
     chosen = order[: sum(planned)]
     again = torch.cat([chosen[::2], chosen[1::2]]).flip(0)
-    words = _words(planned[0], other[0] // num_parts)
-    return Dealing(_division(chosen, planned, place), _division(again, other, place, num_parts), words, shifts)
+    divisions = _division(chosen, planned, place, num), _division(again, other, place, num * num_parts)
+    return Dealing(*divisions, words, shifts)
 
 
 def _division(samples: Tensor, sizes: Sequence[int], place: int, num_parts: int = 1) -> Division:
