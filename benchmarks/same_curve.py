@@ -42,7 +42,7 @@ TOLERANCE = 1e-5
 steps."""
 ROUNDS = "rounds_to_bf16"
 ROUNDING = 1e-4
-"""That of idioms that round hidden values to bf16, where the last bit of an fp32 number may decide."""
+"""The tolerance of idioms that round hidden values to bf16, where rounding may go either way."""
 SECONDS = 120.0
 KINDS = ("equal", "wrong", "hangs", "failed", "refused", "alarm", "false alarm")
 COMMAND = "python -m benchmarks.same_curve --results FILE --write PAGE"

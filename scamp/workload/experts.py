@@ -145,8 +145,8 @@ class Experts(nn.Module):
         return Choices(expert, position.view_as(expert), limit)
 
     def compute(self, tokens: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Outputs of ``tokens``, of which the first ``sizes[0]`` are for the first expert that the rank has, and so
-        on."""
+        """Run the experts that this rank has on ``tokens``, shape [n, features]: the first of them on the first
+        ``sizes[0]`` tokens, the second on the next ``sizes[1]``, and so on."""
         stacked = {name: _local(parameter).unbind() for name, parameter in self.stacked.named_parameters()}
         experts = [{name: of[number] for name, of in stacked.items()} for number in range(len(sizes))]
         parts = torch.split(tokens, list(sizes))

@@ -46,7 +46,7 @@ class Cuda:
     unknown_percent = 0
 
     def code_paths(self) -> AbstractContextManager[None]:
-        """Those of CUDA."""
+        """The code paths that torch takes on CUDA."""
         return as_on_cuda()
 
     def workspace(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Workspace:

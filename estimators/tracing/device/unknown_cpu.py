@@ -17,7 +17,7 @@ class UnknownCpu:
     """Without knowledge of kernels the worst of 174 peaks was 26 % too low (docs/decisions/0026)."""
 
     def code_paths(self) -> AbstractContextManager[None]:
-        """Those that torch takes by itself."""
+        """The code paths that torch takes without a change."""
         return nullcontext()
 
     def workspace(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Workspace:

@@ -41,7 +41,7 @@ class Cpu:
     unknown_percent = 0
 
     def code_paths(self) -> AbstractContextManager[None]:
-        """Those that torch takes by itself."""
+        """The code paths that torch takes without a change."""
         return nullcontext()
 
     def workspace(self, operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Workspace:

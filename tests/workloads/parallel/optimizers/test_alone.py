@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from estimators.model import Plan
 from workloads.parallel.optimizers.alone import updates_each_alone
 
 
@@ -89,3 +91,47 @@ def test_a_copy_of_an_optimizer_shows_whether_parameters_need_each_other(
 def test_it_is_tried_in_a_trace_too() -> None:
     with torch._subclasses.FakeTensorMode():
         assert updates_each_alone(Lamb(nn.Linear(400, 300).parameters()))
+
+
+LAMB = """
+import torch
+from torch import nn
+from torch.nn import functional
+from scamp import Workload
+
+POINTS = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Lamb(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                mean = self.state[p].setdefault("mean", torch.zeros_like(p)).lerp_(p.grad, 0.5)
+                p.sub_(mean * (p.norm() + 0.1) / (mean.norm() + 0.1), alpha=group["lr"])
+
+
+class Own(Workload):
+    num_train, num_eval = 64, 16
+    def build_model(self): return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    def optimizer(self, model): return Lamb(model.parameters(), 0.1)
+    def train_batch(self, indices): return POINTS[indices]
+    eval_batch = train_batch
+    def loss(self, model, x): return functional.mse_loss(model(x), x[:, :1])
+    def evaluate(self, model, x): return {"loss": (model(x) - x[:, :1]).square().mean(1)}
+"""
+
+
+def test_replicas_divide_an_optimizer_of_the_users_own_and_resume(ranks: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(LAMB)
+    options = {"workload": "own.py:Own", "code_dir": str(tmp_path), "params": {"batch": 32}, "steps": 6}
+    expected, plan = dict(ranks.curve(Plan(32), **options)), Plan(16, dp_replicate=2, zero1=True)
+    assert expected[6]["loss"] < expected[2]["loss"]
+    ranks.train(plan, **options, stop_after=2, checkpoint_root=str(tmp_path / "stopped"))
+    resumed = ranks.curve(plan, **options, resume_step=2, checkpoint_root=str(tmp_path / "stopped"))
+    assert resumed
+    for step, values in [*ranks.curve(plan, **options), *resumed]:
+        assert values == pytest.approx(expected[step], abs=1e-5)
