@@ -55,6 +55,7 @@ class _Job:
     cluster: Cluster
     search: PlanSearch[Sized | Unsized] = field(repr=False)
     layouts: Sequence[Layout]
+    trace_key: str = ""  # of the trace that it needs next
     num_traces: int = 0
     structure: str = ""
     since: float = field(default_factory=time.monotonic)  # when it began to wait for a process
@@ -91,7 +92,8 @@ class ProcessSizer:
     waited as long as a start takes: at the start of a first study ranks need the cores, too.
 
     Studies take turns, and so do the candidates of each. A trace that holds up other studies while its own study has
-    another one in progress is ended after a while and made again later, and so is one that nobody needs any more.
+    another one in progress is ended after a while and made again later, and so is one that nobody needs any more. A
+    candidate that needs a trace which another one makes just now, as they differ in numbers only, waits for that.
     """
 
     def __init__(
@@ -137,8 +139,7 @@ class ProcessSizer:
             search = self._search(demand, cluster)
             job = _Job(trial_id, demand.study_id, demand, cluster, search, next(search))
             self._open[trial_id] = job
-            self._waiting.append(job)
-            self._changed.notify_all()
+            self._queue(job)
 
     def results(self) -> Mapping[int, Sized | Unsized]:
         """Results by trial id that have not been forgotten. Regular calls also end the traces that hold up others."""
@@ -188,37 +189,46 @@ class ProcessSizer:
                 result = Unsized(f"sizing failed: {type(error).__name__}: {error}", infeasible=False)
             with self._changed:
                 del self._in_progress[process]
+                self._changed.notify_all()
                 if self._open.get(job.trial_id) is not job:
                     continue  # forgotten meanwhile
                 if result is None:
                     job.since = time.monotonic()
-                    self._waiting.append(job)
-                    self._changed.notify_all()
+                    self._queue(job)
                 else:
                     del self._open[job.trial_id]
                     self._results[job.trial_id] = result
                     self._has_news()
         process.end()
 
+    def _queue(self, job: _Job) -> None:
+        (layout,) = job.layouts
+        job.trace_key = self._tracers[job.cluster.has_gpus].cache.key(job.demand.candidate, layout)
+        self._waiting.append(job)
+        self._changed.notify_all()
+
     def _next(self, process: TraceProcess) -> _Job | None:
         """The job whose turn it is; None once this is closed."""
         with self._changed:
             while not self._closed:
                 self._waiting = [job for job in self._waiting if self._open.get(job.trial_id) is job]
-                pause = self._pause(process)
-                if self._waiting and pause <= 0.0:
-                    job = self._turns.next(self._waiting, [job for job, _ in self._in_progress.values()])
+                in_progress = [job for job, _ in self._in_progress.values()]
+                under_way = {job.trace_key for job in in_progress}
+                ready = [job for job in self._waiting if job.trace_key not in under_way]
+                pause = self._pause(process, ready)
+                if ready and pause <= 0.0:
+                    job = self._turns.next(ready, in_progress)
                     self._waiting.remove(job)
                     self._in_progress[process] = job, time.monotonic()
                     return job
-                self._changed.wait(pause if self._waiting else None)
+                self._changed.wait(pause if ready else None)
             return None
 
-    def _pause(self, process: TraceProcess) -> float:
+    def _pause(self, process: TraceProcess, ready: Sequence[_Job]) -> float:
         """Seconds until ``process`` may take a job: a further one does not start yet for what the first does sooner."""
-        if process is self._processes[0] or process.pid is not None or not self._waiting:
+        if process is self._processes[0] or process.pid is not None or not ready:
             return 0.0
-        return min(job.since for job in self._waiting) + self._start_seconds - time.monotonic()
+        return min(job.since for job in ready) + self._start_seconds - time.monotonic()
 
     def _end_some(self) -> None:
         """End old traces while a trial waits: those that no trial needs, and those that hold up other studies.

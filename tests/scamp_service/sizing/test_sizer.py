@@ -16,13 +16,14 @@ import pytest
 from estimators.devices.assumed import ASSUMED_CPU
 from estimators.learning import Ending, Learned, PastAttempt
 from estimators.model import Candidate, Layout
+from estimators.trace import Trace
 from estimators.traits import Traits
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
 from scamp_service.sizing.sizer import ProcessSizer, _Job, _Turns
-from scamp_service.sizing.tracing.trace_process import TraceFailed
-from scamp_service.sizing.tracing.traces import TraceCache
+from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
+from scamp_service.sizing.tracing.traces import TraceCache, Tracer
 from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
 from tests.waiting import until
 
@@ -253,6 +254,23 @@ def test_what_is_traced_sooner_than_a_process_starts_waits_for_the_first_one(
     assert all(isinstance(patient.end(trial), Sized) for trial in trials)
     assert sum(process.pid is not None for process in patient.sizer._processes) == 1
     patient.sizer.close()
+
+
+def test_candidates_that_differ_in_their_learning_rate_wait_for_one_trace(
+    tmp_path: Path, blobs: MemoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, trace = list[Candidate](), Tracer.trace
+
+    def noted(tracer: Tracer, process: TraceProcess, candidate: Candidate, *rest: Any) -> Trace:
+        made.append(candidate)
+        return trace(tracer, process, candidate, *rest)
+
+    monkeypatch.setattr(Tracer, "trace", noted)
+    eager = Sizing(ProcessSizer(blobs, tmp_path, start_seconds=0))
+    trials = [eager.begin({"depth": 1, "width": 16, "lr": lr}) for lr in (1e-3, 2e-3, 3e-3)]
+    assert all(isinstance(eager.end(trial), Sized) for trial in trials)
+    assert len(made) == 1
+    eager.sizer.close()
 
 
 def in_progress(sizer: ProcessSizer) -> list[int]:
