@@ -31,6 +31,7 @@ from workloads.parallel.forward_state.state import ForwardState, attach_state
 from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, compute_divided_in, compute_in
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
+from workloads.parallel.optimizers.muon import update_whole_matrices
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import DividedSequences, grouped_by_mesh, split_layers, split_sequences
@@ -212,6 +213,7 @@ def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | No
         return AdasumOptimizer(optimizer, mesh.get_group("replicate"))
     if mesh is not None and (layout.fsdp_mesh or layout.tp > 1):
         step_on_local_parts(optimizer)
+        update_whole_matrices(optimizer)
     return grouped_by_mesh(optimizer)
 
 

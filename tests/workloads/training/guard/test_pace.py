@@ -44,6 +44,16 @@ def test_code_that_differs_from_step_to_step_is_not_checked_each_time() -> None:
     assert checked == MOST_PATHS - 1
 
 
+def test_an_attribute_that_is_set_for_one_step_is_seen_in_code_that_differs_from_step_to_step() -> None:
+    pace, checked = Pace(0.0), list[int]()
+    for step in range(1, 101):
+        weights = torch.ones(3) if step != 60 else torch.arange(3.0)
+        if pace.is_due(path_of(step, [SimpleNamespace(weights=weights)]), 0.0):
+            checked.append(step)
+            pace.end_check(1.0)
+    assert checked == [2, 3, 4, 5, 6, 60]
+
+
 def test_an_attempt_that_resumes_is_checked_in_its_first_step() -> None:
     pace = Pace(0.0, resumes=True)
     assert [pace.is_due(path_of(nodes, [SimpleNamespace()]), 0.0) for nodes in (10, 10, 20)] == [True, True, True]
