@@ -19,7 +19,7 @@ _orthogonal = _muon._zeropower_via_newtonschulz
 def update_whole_matrices(optimizer: Optimizer) -> None:
     """Have torch's Muon compute each update from the whole matrix; no effect on other optimizers."""
     if isinstance(optimizer, Muon):
-        _muon._zeropower_via_newtonschulz = _orthogonal_of_whole
+        _muon._zeropower_via_newtonschulz = _orthogonal_of_whole  # type: ignore[assignment]
 
 
 def _orthogonal_of_whole(momentum: Tensor, *options: Any) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,11 @@ class Division:
     parts: Sequence[Tensor]
     weight: float = 1.0
 
+    @property
+    def is_even(self) -> bool:
+        """Whether all micro-batches have as many samples."""
+        return len(set(map(len, self.parts))) == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
@@ -41,6 +46,11 @@ class Dealing:
     shifts: bool = False
 
     @property
+    def is_uneven(self) -> bool:
+        """Whether some micro-batches have more samples than others, which counts in a mean."""
+        return self.shifts or not self.other.is_even
+
+    @property
     def joins(self) -> bool:
         """Whether the other division has more samples in a micro-batch, as those planned have one."""
         return len(self.planned.parts) > len(self.other.parts)
@@ -53,9 +63,11 @@ def _words(planned: int, other: int) -> str:
     return f"micro-batches have {other} instead of {planned} samples"
 
 
-def drawn(num: int, seed: int, step: int) -> Tensor:
-    """All whole numbers below ``num`` in an order for this step, which does not depend on the version of Python."""
-    return torch.randperm(num, generator=torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63))
+def drawn(num: int, seed: int, step: int, again: int = 0) -> Tensor:
+    """All whole numbers below ``num`` in an order for this step, or in another one for each ``again``, which does not
+    depend on the version of Python."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + step + again * 1_000_000_007) % 2**63)
+    return torch.randperm(num, generator=generator)
 
 
 def dealt(
@@ -70,10 +82,10 @@ def dealt(
     """A micro-batch of every rank, or as many samples of it as are enough, of the places in a batch in this ``order``,
     and the same ones divided otherwise.
 
-    Where only ranks divide the batch, some get more and some fewer of them. Else, or ``in_halves``, they come in halves
-    and on other ranks; with ``has_own`` they are of the last micro-batch of a rank, which keeps its samples. With
-    ``keeps_sizes`` they only come on other ranks. A pipeline, whose passes have fixed sizes, gets the whole batch in
-    another order.
+    Where only ranks divide the batch, some get more and some fewer of them. Else they come in two parts, and on other
+    ranks: one part is a little smaller, as halves are often equal by chance where classes are, but not ``in_halves``.
+    With ``has_own`` they are of the last micro-batch of a rank, which keeps its samples. With ``keeps_sizes`` they only
+    come on other ranks. A pipeline, whose passes have fixed sizes, gets the whole batch in another order.
     """
     sizes, place = [_enough(size) for size in plan.samples_of_shares], plan.data_rank(rank)
     if plan.pp > 1:
@@ -86,7 +98,8 @@ def dealt(
         return Dealing(as_planned, again, _words(sizes[0], sizes[0]))
     if not has_own:
         only_ranks = plan.num_micro_batches == 1
-        return _dealt(sizes, place, order, plan.num_micro_batches, shifts=only_ranks and not in_halves)
+        num = plan.num_micro_batches
+        return _dealt(sizes, place, order, num, shifts=only_ranks and not in_halves, in_halves=in_halves)
     samples = rank_slices(torch.arange(plan.batch), plan, rank)[-1]
     halves = [size // 2 for size in sizes]
     samples = samples[order[order < len(samples)]][: 2 * halves[place] if min(halves) else sizes[place]]
@@ -113,8 +126,12 @@ def _enough(num_samples: int) -> int:
     return min(num_samples, max(_ENOUGH, num_samples // _SHARE))
 
 
-def _dealt(sizes: Sequence[int], place: int, order: Tensor, most: int = 1, *, shifts: bool = False) -> Dealing:
-    """The rank at ``place`` has a micro-batch of as many samples as ``sizes`` says, and then the halves of another.
+def _dealt(
+    sizes: Sequence[int], place: int, order: Tensor, most: int = 1, *, shifts: bool = False, in_halves: bool = True
+) -> Dealing:
+    """The rank at ``place`` has a micro-batch of as many samples as ``sizes`` says, and then another in two parts.
+
+    These are halves ``in_halves`` and of few samples, else the sizes of the parts have no common divisor.
 
     Of small micro-batches there are several, up to ``most``: the halves of a few samples may be equal by chance.
 
@@ -134,12 +151,21 @@ def _dealt(sizes: Sequence[int], place: int, order: Tensor, most: int = 1, *, sh
         signs = [1, -1] * (len(sizes) // 2) + [0] * (len(sizes) % 2)
         other = [size + sign * shift for size, sign in zip(planned, signs, strict=True)]
     words = _words(planned[0], other[0] // num_parts)
-    num = 1 if shifts else max(1, min(most, _ENOUGH // min(planned)))
+    num = 1 if shifts else max(1, min(most, -(-_ENOUGH // min(planned))))
     planned, other = ([num * size for size in sizes] for sizes in (planned, other))
     chosen = order[: sum(planned)]
     again = torch.cat([chosen[::2], chosen[1::2]]).flip(0)
-    divisions = _division(chosen, planned, place, num), _division(again, other, place, num * num_parts)
-    return Dealing(*divisions, words, shifts)
+    divided = _division(again, other, place, num * num_parts)
+    if num_parts == 2 and min(planned) >= _ENOUGH and not in_halves:
+        (samples,) = _division(again, other, place, 1).parts
+        divided = replace(divided, parts=samples.tensor_split([_smaller(len(samples))]))
+    return Dealing(_division(chosen, planned, place, num), divided, words, shifts)
+
+
+def _smaller(even: int) -> int:
+    """The larger of the numbers below half of this one that have no divisor in common with it."""
+    half = even // 2
+    return half - 1 if half % 2 == 0 else half - 2
 
 
 def _division(samples: Tensor, sizes: Sequence[int], place: int, num_parts: int = 1) -> Division:

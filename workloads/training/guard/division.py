@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import unwrap
+from itertools import cycle
 from types import FunctionType
 from typing import Any, cast
 
@@ -52,6 +53,8 @@ _FLIPPED = 0.125
 """Share of samples in which a metric of whole numbers may change: of a near tie, rounding decides."""
 _MOST_NUMBERS = 64
 """Numbers of an attribute that are compared."""
+_MOST_HALVES = 4
+"""Orders in which samples come in halves, until one shows what uneven parts have shown."""
 
 
 class DependsOnDivision(Exception):
@@ -121,18 +124,21 @@ class DivisionGuard:
     def _check(self, step: int, *, of_metrics: bool) -> None:
         rank = self._rank
         if not self.why_not_compared:
-            order, plan = drawn(rank.job.plan.batch, rank.job.seed, step), rank.job.plan
+            plan = rank.job.plan
+            order = partial(drawn, plan.batch, rank.job.seed, step)
             together = bool(experts_of(rank.model))  # they take the tokens of a pass, whose number must stay the same
-            deal = partial(dealt, plan, rank.number, order, has_own=rank.feed.keeps_last, keeps_sizes=together)
-            dealing = deal()
+            deal = partial(dealt, plan, rank.number, has_own=rank.feed.keeps_last, keeps_sizes=together)
+            dealing = deal(order())
             updates = updates_of(rank.model)
             phases = [(phase.name, phase.loss) for phase in updates.phases] or [("", rank.workload.loss)]
             for name, loss in phases:
                 begin_phase(rank.model, name)
                 difference = self._difference(loss, step, dealing)
-                if difference and dealing.shifts and not plan.shares:
+                if difference and dealing.is_uneven and not plan.shares:
                     # A term that only a backward pass adds has no weight by the number of samples.
-                    difference = self._difference(loss, step, deal(in_halves=True))
+                    halves = (deal(order(again), in_halves=True) for again in range(_MOST_HALVES))
+                    differences = (self._difference(loss, step, dealing) for dealing in halves)
+                    difference = next(filter(None, differences), None)
                 if difference:
                     in_phase = f" of the phase {name}" if name else ""
                     raise DependsOnDivision(f"{difference[0]} in step {step + 1}{in_phase} when {difference[1]}")
@@ -245,6 +251,8 @@ class DivisionGuard:
         rank = self._rank
         model, plan, probe = rank.model, rank.job.plan, _Probe(rank.model)
         optimizer = cast(torch.optim.Optimizer, probe)
+        if not division.is_even:
+            loss = _weighted(loss, [len(part) for part in division.parts])
         with kept_generators(rank.workload), self._unchanged(division.weight):
             for _ in range(repeats):
                 batches, before = self._begin(step, division.parts)
@@ -350,6 +358,21 @@ def _different_sums(planned: Sums, other: Sums, tolerance: float) -> str:
         first, second = in_enough_digits(before, after)
         return f"{name} changes from {first} to {second}"
     return ""
+
+
+def _weighted(loss: Loss, sizes: Sequence[int]) -> Loss:
+    """``loss`` whose mean counts by the samples of a micro-batch; those that come one after the other have ``sizes``.
+
+    A sum with its count has that weight already.
+    """
+    factors = cycle([len(sizes) * size / sum(sizes) for size in sizes])
+
+    @wraps(loss)
+    def weighted(model: nn.Module, batch: Batch) -> Any:
+        returned, factor = loss(model, batch), next(factors)
+        return returned if isinstance(returned, tuple) else returned * factor
+
+    return weighted
 
 
 def _different_left(planned: _Passes, other: _Passes, tolerance: float) -> str:
