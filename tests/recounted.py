@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from statistics import median
 
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.tallies import (
     COLOCATED,
-    DEVICE_SECONDS,
-    MIB_SECONDS,
     RANKS,
     Counted,
     ErrorSummary,
-    device_seconds,
+    Held,
+    held_by,
     measure_trial,
-    mib_seconds,
     trial_tallies,
 )
 
@@ -33,11 +32,8 @@ def tally_study(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted
         tallies += trial_tallies(trial)
     tallies += Counter(f"{RANKS}{trial_attempts[-1].plan.world_size}" for trial_attempts in by_trial.values())
     ended = [attempt for attempt in every if attempt.ended_at is not None]
-    held = {
-        DEVICE_SECONDS: sum(device_seconds(attempt, 0.0) for attempt in ended),
-        MIB_SECONDS: sum(mib_seconds(attempt, 0.0) for attempt in ended),
-    }
-    every_tally = {**tallies, **held, COLOCATED: float(most_at_once(every, math.inf))}
+    held = sum((held_by(attempt, 0.0) for attempt in ended), start=Held())
+    every_tally = {**tallies, **asdict(held), COLOCATED: float(most_at_once(every, math.inf))}
     measured = [measure_trial(trial_attempts) for trial_attempts in by_trial.values()]
     return Counted(
         {name: num for name, num in every_tally.items() if num},

@@ -679,6 +679,12 @@ export interface Summary {
   out_of_memory: OutOfMemory;
   /** seconds × devices that its attempts have held so far */
   device_seconds: number;
+  /** those in which ranks waited for messages, by the measured share of a step */
+  communication_seconds: number;
+  /** seconds × MiB that its attempts have had reserved so far */
+  reserved_mib_seconds: number;
+  /** seconds × MiB that their ranks had at the measured peak, 0 for attempts that have not measured it yet */
+  used_mib_seconds: number;
   /** from its creation to its end, or until now */
   wall_seconds: number;
   /** completed trials on the Pareto front (while none has completed, of those that run), the best of the first objective first; at most 100, evenly chosen. Empty with one objective */

@@ -162,6 +162,11 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     words += [f"{states or 'no trials'} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
     colocated = _plural(summary["colocated"], "gang")
     words.append(f"up to {colocated} on one device; {summary['healed']} healed after out of memory")
+    if summary["used_mib_seconds"]:
+        used, reserved = summary["used_mib_seconds"], summary["reserved_mib_seconds"]
+        words.append(f"used {100 * used / reserved:.0f} % of the memory that was reserved")
+    if (waiting := summary["communication_seconds"]) > 0:
+        words.append(f"{100 * waiting / summary['device_seconds']:.0f} % of device time in communication")
     if summary["spared"]:
         spared = _plural(summary["spared"], "trial")
         words.append(f"{spared} ran with memory learned from earlier trials and did not run out of memory")

@@ -105,10 +105,10 @@ ATTEMPT_TOTALS = select(func.count()).where(_is_open)
 ALL_OPEN_ATTEMPTS = _select_attempts.where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
 TRIAL_ATTEMPTS = _select_attempts.where(_attempts.c.trial_id == bindparam("trial_id")).order_by(_attempts.c.attempt)
 STUDY_ATTEMPTS = _of_study(_select_attempts)
-HOLDS = (
-    select(_attempts.c.devices, _attempts.c.created_at, _attempts.c.ended_at)
-    .join(_trials, _trials.c.id == _attempts.c.trial_id)
-    .where(_is_open, _trials.c.study_id + 0 == bindparam("study_id"))  # + 0: few attempts are open, a study has many
+OPEN_OF_STUDY = (
+    _select_attempts.join(_trials, _trials.c.id == _attempts.c.trial_id).where(
+        _is_open, _trials.c.study_id + 0 == bindparam("study_id")
+    )  # + 0: few attempts are open, a study has many
 )
 _newest_of_family = (
     select(_trials.c.id)

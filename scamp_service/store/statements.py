@@ -248,7 +248,9 @@ def move_attempt(legal: tuple[AttemptState, ...], ends: bool) -> Any:
     values = _set("state", *(["ended_at"] if ends else []))
     for name in ("outcome", "detail"):
         values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
-    return sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values).returning(*_attempt_event)
+    measured = _A.c.measured_bytes, _A.c.measured_communication_share
+    moved = sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values)
+    return moved.returning(*_attempt_event, *measured)
 
 
 def _insert(is_sqlite: bool, table: sa.Table) -> Any:

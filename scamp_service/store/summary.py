@@ -23,6 +23,7 @@ from scamp_service.store.tallies import (
     UNEVEN,
     Counted,
     ErrorSummary,
+    Held,
 )
 from scamp_service.study.objectives import Objectives
 
@@ -128,6 +129,12 @@ class Summary:
     out_of_memory: OutOfMemory
     device_seconds: float
     """seconds × devices that its attempts have held so far"""
+    communication_seconds: float
+    """those in which ranks waited for messages, by the measured share of a step"""
+    reserved_mib_seconds: float
+    """seconds × MiB that its attempts have had reserved so far"""
+    used_mib_seconds: float
+    """seconds × MiB that their ranks had at the measured peak, 0 for attempts that have not measured it yet"""
     wall_seconds: float
     """from its creation to its end, or until now"""
     front: Sequence[FrontTrial]
@@ -152,14 +159,14 @@ def study_summary(store: Store, study_id: int, *, now: float) -> Summary:
     objectives = Objectives.of_spec(study.spec)
     best = store.trials.leading(study_id, objectives)
     return replace(
-        summarize(study, counted, best, store.counts.device_seconds(study_id, now=now), now=now),
+        summarize(study, counted, best, store.counts.held(study_id, now=now), now=now),
         front=front_of(store, study_id, objectives),
         best_metrics=_metrics_of(store, best, study.spec["objective"]["metric"]) if best else {},
         learned=learned_of(store, counted.families[:FAMILIES_IN_SUMMARY]),
     )
 
 
-def summarize(study: Study, counted: Counted, best: Trial | None, device_seconds: float, *, now: float) -> Summary:
+def summarize(study: Study, counted: Counted, best: Trial | None, held: Held, *, now: float) -> Summary:
     """The summary of a study, without ``best_metrics``, ``front`` and ``learned``, which need the database."""
     state = seen_state(study.state, study.spec)
     tallies, is_uneven = counted.tallies, counted.tallies.get(UNEVEN, 0) > 0
@@ -179,7 +186,10 @@ def summarize(study: Study, counted: Counted, best: Trial | None, device_seconds
         prediction_error_pct=asdict(ErrorSummary() if is_uneven else counted.peak_error_pct),
         step_error_pct=asdict(counted.step_error_pct),
         out_of_memory=OutOfMemory(counted.num_oom, counted.least_excess_pct),
-        device_seconds=device_seconds,
+        device_seconds=held.device_seconds,
+        communication_seconds=held.communication_seconds,
+        reserved_mib_seconds=held.mib_seconds,
+        used_mib_seconds=held.used_mib_seconds,
         wall_seconds=(study.finished_at or now) - study.created_at,
         front=(),
         regret_bound=study.regret_bound,

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Protocol
 
-from estimators.model import Prediction
+from estimators.model import MIB, Prediction
 from scamp_service.lifecycle import ENDED_WELL, Origin, Outcome, TrialState
 from scamp_service.model import Attempt
 
-DEVICE_SECONDS, COLOCATED, HEALED, SPARED = "device_seconds", "colocated", "healed", "spared"
-UNEVEN = "uneven"
-MIB_SECONDS = "mib_seconds"
-"""Names of tallies. Others are the states of trials, ``external STATE``, ``ranks N`` and ``family F``."""
+COLOCATED, HEALED, SPARED, UNEVEN = "colocated", "healed", "spared", "uneven"
+"""Names of tallies. Others are the fields of ``Held``, the states of trials, ``external STATE``, ``ranks N`` and
+``family F``."""
 RANKS, FAMILY, EXTERNAL = "ranks ", "family ", "external "
 BESIDE = "beside"
 
@@ -28,6 +27,24 @@ class ErrorSummary:
 
     median: float | None = None
     max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Devices and memory that attempts have held.
+
+    ``device_seconds`` are seconds × devices, and ranks waited for messages in ``communication_seconds`` of them.
+    ``mib_seconds`` are seconds × MiB that were reserved, and ``used_mib_seconds`` those that the ranks had at their
+    peak. Attempts that have measured nothing yet count as if they had not waited, and had used nothing.
+    """
+
+    device_seconds: float = 0.0
+    communication_seconds: float = 0.0
+    mib_seconds: float = 0.0
+    used_mib_seconds: float = 0.0
+
+    def __add__(self, other: Held) -> Held:
+        return Held(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +68,7 @@ class Counted:
 
     ``tallies`` are by name: trials by state, by the ranks of their last gang and by family; trials that are
     ``Trial.is_healed``, spared ones, and those whose samples differ in size; the most gangs at once on one device;
-    seconds × devices of attempts that have ended, and MiB that they had reserved × seconds. The rest sums up what the
+    what attempts that have ended had held (``Held``). The rest sums up what the
     trials measured.
     """
 
@@ -122,15 +139,16 @@ def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str,
     return {name: change for name, change in changes.items() if change}
 
 
-def device_seconds(attempt: Any, now: float) -> float:
-    """Seconds × devices that an attempt has held until it ended, or until ``now``."""
+def held_by(attempt: Any, now: float) -> Held:
+    """Devices and memory that an attempt has held until it ended, or until ``now``."""
     ended = now if attempt.ended_at is None else attempt.ended_at
-    return float(len(attempt.devices) * (ended - attempt.created_at))
-
-
-def mib_seconds(attempt: Any, now: float) -> float:
-    """Seconds × MiB that an attempt has had reserved on all its devices until it ended, or until ``now``."""
-    return float(attempt.choice.prediction.reserved_mib * device_seconds(attempt, now))
+    seconds = len(attempt.devices) * (ended - attempt.created_at)
+    return Held(
+        device_seconds=seconds,
+        communication_seconds=seconds * (attempt.measured_communication_share or 0.0),
+        mib_seconds=seconds * attempt.choice.prediction.reserved_mib,
+        used_mib_seconds=seconds * attempt.measured_bytes / MIB,
+    )
 
 
 def measure_trial(attempts: Iterable[Attempt]) -> Measurements:

@@ -99,6 +99,18 @@ function drawFigures({ spec, best, summary }) {
   setText(byId("best-label"), hasFront ? "On the Pareto front" : `Best ${spec.objective.metric}`);
   setText(byId("best"), hasFront ? count(summary.front.length) : metric(best?.value));
   setText(byId("healed"), count(summary.healed));
+  setText(byId("memory-used"), share(summary.used_mib_seconds, summary.reserved_mib_seconds));
+  setText(byId("communication"), share(summary.communication_seconds, summary.device_seconds));
+}
+
+/**
+ * A part of a whole in percent; a dash as long as there is none.
+ * @param {number} part
+ * @param {number} whole
+ * @returns {string}
+ */
+function share(part, whole) {
+  return part > 0 ? `${Math.round((100 * part) / whole)} %` : "–";
 }
 
 /** @param {StudyDetail} study */

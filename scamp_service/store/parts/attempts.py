@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from estimators.learning import AttemptPhase, Ending, PastAttempt
@@ -13,7 +14,7 @@ from scamp_service.store import queries
 from scamp_service.store import statements as sql
 from scamp_service.store.parts.part import WritingPart, legal_states, underscored
 from scamp_service.store.rows import UNMEASURED, MeasuredPoint, columns_of, values_of
-from scamp_service.store.tallies import DEVICE_SECONDS, MIB_SECONDS, device_seconds, mib_seconds
+from scamp_service.store.tallies import held_by
 from workloads.training.checkpoints.name import CheckpointName
 
 _ENDINGS = {
@@ -82,8 +83,7 @@ class Attempts(WritingPart):
                     self._measure(connection, trial_id)
                 if to not in OPEN_ATTEMPTS:
                     study_id = connection.execute(sql.STUDY_OF_TRIAL, {"id": trial_id}).scalar_one()
-                    held = {DEVICE_SECONDS: device_seconds(moved, now), MIB_SECONDS: mib_seconds(moved, now)}
-                    self._tally(connection, study_id, held)
+                    self._tally(connection, study_id, asdict(held_by(moved, now)))
                 self._emit_attempt(connection, trial_id, attempt, moved, now)
         return moved is not None
 

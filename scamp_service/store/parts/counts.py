@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 
 from scamp_service.lifecycle import StudyState, TrialState, seen_state
 from scamp_service.limits import Scores, Used
-from scamp_service.model import Study, Totals
+from scamp_service.model import Attempt, Study, Totals
 from scamp_service.store import queries
 from scamp_service.store.database import Database
 from scamp_service.store.parts.part import Part
 from scamp_service.store.parts.studies import Studies
 from scamp_service.store.parts.trials import Trials
-from scamp_service.store.tallies import (
-    DEVICE_SECONDS,
-    MIB_SECONDS,
-    Counted,
-    ErrorSummary,
-    device_seconds,
-    num_trials_by_state,
-)
+from scamp_service.store.tallies import Counted, ErrorSummary, Held, held_by, num_trials_by_state
 from scamp_service.study.objectives import Objectives
 from scamp_service.study.spec import StudySpec
 
@@ -43,7 +37,7 @@ class Counts(Part):
 
     def mib_seconds(self) -> dict[int, float]:
         """MiB × seconds that attempts which have ended had reserved, by study."""
-        return dict(self._rows(queries.EVERY_TALLY, name=MIB_SECONDS))
+        return dict(self._rows(queries.EVERY_TALLY, name="mib_seconds"))
 
     def counted(self, study_id: int) -> Counted:
         """The numbers that are kept about the study, and what its trials measured."""
@@ -63,8 +57,14 @@ class Counts(Part):
 
     def device_seconds(self, study_id: int, *, now: float) -> float:
         """Seconds × devices that the study's attempts have held; open attempts count up to ``now``."""
-        held = self.tallies(study_id).get(DEVICE_SECONDS, 0.0)
-        return held + sum(device_seconds(attempt, now) for attempt in self._rows(queries.HOLDS, study_id=study_id))
+        return self.held(study_id, now=now).device_seconds
+
+    def held(self, study_id: int, *, now: float) -> Held:
+        """Devices and memory that the study's attempts have held; open attempts count up to ``now``."""
+        tallies = self.tallies(study_id)
+        ended = Held(**{each.name: tallies.get(each.name, 0.0) for each in fields(Held)})
+        open_attempts = self._all(Attempt, queries.OPEN_OF_STUDY, study_id=study_id)
+        return sum((held_by(attempt, now) for attempt in open_attempts), start=ended)
 
     def used(self, study: Study, spec: StudySpec, scores: ScoresOf | None = None, *, now: float) -> Used:
         """How far the study is, as far as ``spec`` has limits on it.

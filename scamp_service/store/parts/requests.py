@@ -231,7 +231,7 @@ class Requests(WritingPart):
                     f"study {study_id} is {state.value}: stop it with `scamp stop {study_id}` or POST "
                     f"/v1/studies/{study_id}:stop, and delete it once it has ended"
                 )
-            if connection.execute(queries.HOLDS, {"study_id": study_id}).first():
+            if connection.execute(queries.OPEN_OF_STUDY, {"study_id": study_id}).first():
                 raise Conflict(
                     f"the last trials of study {study_id} are still being stopped; try again in a few seconds"
                 )

@@ -223,6 +223,17 @@ def test_the_closing_line_has_the_error_of_step_times_where_any_were_predicted(t
     assert words in closing_line(with_error)
 
 
+def test_the_closing_line_has_the_share_of_memory_in_use_and_of_time_in_communication(tmp_path: Path) -> None:
+    store = Store(settings_in(tmp_path).url)
+    summary = study_summary(store, without_success(store), now=9.0).to_json()
+    store.close()
+    assert "memory that was reserved" not in closing_line(summary) and "communication" not in closing_line(summary)
+    summary |= {"used_mib_seconds": 80.0, "reserved_mib_seconds": 100.0}
+    summary |= {"communication_seconds": 1.0, "device_seconds": 8.0}
+    assert "used 80 % of the memory that was reserved" in closing_line(summary)
+    assert "12 % of device time in communication" in closing_line(summary)
+
+
 def test_the_bars_of_devices_name_the_study_of_trials_of_other_studies(tmp_path: Path) -> None:
     store = Store(settings_in(tmp_path).url)
     mine, other = (store.studies.create(full_spec(), now=0.0) for _ in range(2))

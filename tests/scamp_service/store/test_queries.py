@@ -63,7 +63,7 @@ def test_no_statement_reads_a_whole_table_that_grows(name: str, sqlite: sa.Conne
     [
         ("FAMILY_RUNS", "ix_scamp_trials_family"),  # ten times a second, among a hundred thousand trials
         ("ALL_LIVE_TRIALS", "ix_scamp_trials_state"),
-        ("HOLDS", "ix_scamp_attempts_state"),  # not all attempts of the study
+        ("OPEN_OF_STUDY", "ix_scamp_attempts_state"),  # not all attempts of the study
         ("best_trial(maximize, True)", "ix_scamp_trials_best"),
         ("best_trial(minimize, True)", "ix_scamp_trials_best"),
         ("CURVE", "ix_scamp_metrics_trial_step (trial_id=? AND step>?)"),

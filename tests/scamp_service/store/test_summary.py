@@ -12,7 +12,7 @@ from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Report, Study, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.store.summary import LearnedMemory, OutOfMemory, Summary, learned_of, summarize
-from scamp_service.store.tallies import prediction_errors_pct
+from scamp_service.store.tallies import Held, prediction_errors_pct
 from tests.recounted import most_at_once, tally_study
 from tests.values import attempt, changed, new_attempt, sized, trial
 
@@ -33,7 +33,7 @@ HONEST = attempt(trial_id=1, predicted_bytes=67442480, measured_bytes=67442992, 
 
 def summary_of(*attempts: Attempt) -> Summary:
     rows = [trial(id=trial_id, state=TrialState.COMPLETED) for trial_id in sorted({row.trial_id for row in attempts})]
-    return summarize(STUDY, tally_study(rows, attempts), None, 0.0, now=9.0)
+    return summarize(STUDY, tally_study(rows, attempts), None, Held(), now=9.0)
 
 
 def test_an_out_of_memory_is_no_measured_error_and_is_told_by_itself() -> None:
@@ -91,7 +91,7 @@ def test_a_trial_is_healed_once_it_has_ended_well_after_an_out_of_memory() -> No
         assert trial(state=state, num_oom=1).is_healed == (state in ended_well)
         assert not trial(state=state).is_healed
     rows = [trial(state=state, num_oom=2) for state in TrialState]
-    assert summarize(STUDY, tally_study(rows, []), None, 0.0, now=9.0).healed == 2
+    assert summarize(STUDY, tally_study(rows, []), None, Held(), now=9.0).healed == 2
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_state_of_a_completed_study_says_when_no_trial_completed(
     state: StudyState, counts: dict[TrialState, int], words: str
 ) -> None:
     rows = [trial(state=state) for state, count in counts.items() for _ in range(count)]
-    summary = summarize(replace(STUDY, state=state), tally_study(rows, []), None, 0.0, now=9.0)
+    summary = summarize(replace(STUDY, state=state), tally_study(rows, []), None, Held(), now=9.0)
     assert (summary.state, summary.state_text) == (state, words)
     assert summary.no_success == words.endswith("no trial succeeded")
 
@@ -116,8 +116,8 @@ def test_the_state_of_a_completed_study_says_when_no_trial_completed(
 def test_a_trial_is_spared_when_it_ran_with_what_was_learned_and_did_not_run_out_of_memory() -> None:
     learned = {"predicted_bytes": 40 * MIB, "extra_bytes": 20 * MIB, "reserved_mib": 46}
     rows = [trial(**learned), trial(**learned, num_oom=1), trial(**learned, attempt=0), trial()]
-    assert [summarize(STUDY, tally_study([row], []), None, 0.0, now=9.0).spared for row in rows] == [1, 0, 0, 0]
-    summary = summarize(STUDY, tally_study(rows, []), None, 0.0, now=9.0)
+    assert [summarize(STUDY, tally_study([row], []), None, Held(), now=9.0).spared for row in rows] == [1, 0, 0, 0]
+    summary = summarize(STUDY, tally_study(rows, []), None, Held(), now=9.0)
     assert summary.spared == 1
     words = "1 trial ran with memory learned from earlier trials and did not run out of memory"
     assert words in closing_line(summary.to_json())
@@ -128,7 +128,7 @@ def test_peaks_of_samples_that_differ_in_size_have_no_error() -> None:
     row = trial(id=HONEST.trial_id, state=TrialState.COMPLETED)
     assert row.sized is not None
     uneven = replace(row, sized=replace(row.sized, is_uneven=True))
-    shown = [summarize(STUDY, tally_study([r], [HONEST]), None, 0.0, now=9.0) for r in (row, uneven)]
+    shown = [summarize(STUDY, tally_study([r], [HONEST]), None, Held(), now=9.0) for r in (row, uneven)]
     assert [summary.is_uneven for summary in shown] == [False, True]
     assert shown[0].prediction_error_pct["max"] is not None and shown[1].prediction_error_pct["max"] is None
     even_line, uneven_line = (closing_line(summary.to_json()) for summary in shown)

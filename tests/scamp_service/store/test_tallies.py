@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count as ticks
 from typing import Any
 
@@ -16,7 +16,7 @@ from scamp_service.lifecycle import OPEN_ATTEMPTS, TRIAL_MOVES, AttemptState, Ou
 from scamp_service.model import NO_CHANGES, Attempt, Report, Trial, TrialChanges
 from scamp_service.store.store import Store
 from scamp_service.store.summary import study_summary
-from scamp_service.store.tallies import Counted, ErrorSummary, device_seconds
+from scamp_service.store.tallies import Counted, ErrorSummary, Held, held_by
 from tests.recounted import error_summary, tally_study
 from tests.values import attempt, changed, new_attempt, sized, trial
 
@@ -108,9 +108,17 @@ def test_the_kept_numbers_are_those_that_counting_gives(store: Store, walk: list
     assert close(store.counts.counted(course.study), counted)
     summary = study_summary(store, course.study, now=500.0)
     assert summary.trials == {state.value: num for state, num in counted.states.items()}
-    held = sum(device_seconds(row, 500.0) for row in store.attempts.of_study(course.study))
-    assert summary.device_seconds == pytest.approx(held)
-    assert store.counts.device_seconds(course.study, now=500.0) == pytest.approx(held)
+    held = sum((held_by(row, 500.0) for row in store.attempts.of_study(course.study)), start=Held())
+    assert summary.device_seconds == pytest.approx(held.device_seconds)
+    assert asdict(store.counts.held(course.study, now=500.0)) == pytest.approx(asdict(held))
+
+
+def test_an_attempt_holds_devices_and_memory_for_its_time() -> None:
+    held = attempt(devices=("a", "b"), created_at=1.0, reserved_mib=40, measured_bytes=30 * MIB)
+    assert held_by(held, 6.0) == Held(device_seconds=10, mib_seconds=400, used_mib_seconds=300)
+    ended = replace(held, ended_at=3.0, measured_communication_share=0.25)
+    assert held_by(ended, 6.0) == Held(4, communication_seconds=1, mib_seconds=160, used_mib_seconds=120)
+    assert held_by(held, 6.0) + held_by(ended, 6.0) == Held(14, 1, 560, 420)
 
 
 def test_a_move_that_lost_its_race_counts_nothing(store: Store) -> None:
