@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from scamp.workload.trial import ARTIFACTS, MOST_CHARACTERS, NAME_PART, TrialContext, checked_name
+from scamp.workload.trial import ARTIFACTS, MOST_CHARACTERS, NAME_PART, Slab, TrialContext, checked_name
 from workloads.files.untrusted import names_in, open_folder, plain_status
 
-__all__ = ["ARTIFACTS", "MAX_LISTED", "TrialContext", "checked_name", "kept_files"]
+__all__ = ["ARTIFACTS", "MAX_LISTED", "Slab", "TrialContext", "checked_name", "kept_files"]
 
 MAX_LISTED = 10_000
 """Files of a trial that are listed."""

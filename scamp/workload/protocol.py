@@ -74,6 +74,9 @@ class Workload(ABC):
     metric is no mean over samples. Otherwise only plans that do not divide a batch are possible."""
     indivisible = ""
     """Why ranks and micro-batches might change the loss, where it is too large to be tried; ``loss`` may set it."""
+    reads_slabs = False
+    """Set it to True if batches have the part of space that ``trial.slab`` names, instead of whole samples: ranks that
+    divide space (``Spatial``) then read no more of a file than they need."""
     prefetch = 2
     """Micro-batches that each of these processes reads ahead."""
     tp_plan: Mapping[str, str] | None = None

@@ -17,11 +17,26 @@ MOST_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
+class Slab:
+    """The part of space that a rank has: number ``index`` of ``count`` equal ones; the whole is one of one."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, size: int) -> slice:
+        """The slab of a dimension of this size. Raises ``ValueError`` if it cannot be divided evenly."""
+        if size % self.count:
+            raise ValueError(f"a dimension of {size} cannot be divided into {self.count} equal slabs")
+        return slice(self.index * size // self.count, (self.index + 1) * size // self.count)
+
+
+@dataclass(frozen=True, slots=True)
 class TrialContext:
     """The study and the trial that this process trains, and its rank; ``is_real`` is False in a trace or a dry run.
 
     ``folder`` is where the trial keeps files, None where it has no such place. ``steps`` are the optimizer steps of the
     whole training, known when ``optimizer`` is called, and ``epoch_steps`` those of an epoch, rounded up.
+    ``slab`` is the part of space that a workload with ``reads_slabs`` returns.
     """
 
     study_id: int = 0
@@ -32,6 +47,7 @@ class TrialContext:
     folder: Path | None = None
     steps: int = 0
     epoch_steps: int = 1
+    slab: Slab = Slab()
 
     @property
     def is_real(self) -> bool:

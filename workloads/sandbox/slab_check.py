@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from scamp.workload.seeds import seed_everything
 from workloads.parallel.exchanging.attention import intercept_attention
@@ -28,6 +29,7 @@ from workloads.training.data.batch_transform import step_batch
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.step import layers_of_training
 from workloads.training.updates.phases import phases_of
+from workloads.trial import Slab
 
 NUM_SAMPLES = 2
 MOST_PRODUCTS = 5e10
@@ -37,7 +39,8 @@ MOST_PRODUCTS = 5e10
 def difference_of_slabs(workload: Workload, count: int) -> str:
     """How ``count`` slabs of a sample together give another loss or metric than the whole; empty if they do not.
 
-    It is empty for a very large model, too. Raises any error of a model that cannot be run alone.
+    It is empty for a very large model, too. Raises any error of a model that cannot be run alone, and of a workload
+    that reads slabs.
     """
     model = small_model(workload)
     spatial = getattr(model, "spatial", None)
@@ -45,10 +48,9 @@ def difference_of_slabs(workload: Workload, count: int) -> str:
         return ""
     seen, functions = _Seen(model, count), _functions(workload)
     indices = torch.arange(NUM_SAMPLES)
-    batches = {
-        "loss": step_batch(workload, indices % workload.num_train),
-        "metric": workload.eval_batch(indices % workload.num_eval),
-    }
+    batches = _batches(workload, indices)
+    if workload.reads_slabs and (words := _different_batches(workload, model, indices, batches, count)):
+        return words
     for name, (split, function) in functions.items():
         batch = _beginning(model, spatial, batches[split], count)
         with torch.no_grad(), layers_of_training(), seen.undivided():
@@ -68,6 +70,36 @@ def difference_of_slabs(workload: Workload, count: int) -> str:
                 metric = f"{name} {key}".strip()
                 numbers = " instead of ".join(in_enough_digits(*_most_different(of_slabs, of_all)))
                 return _words(model, spatial, count, f"the mean {metric} of all slabs is {numbers}")
+    return ""
+
+
+def _batches(workload: Workload, indices: Tensor) -> dict[str, Batch]:
+    """The batch that each kind of function takes."""
+    return {
+        "loss": step_batch(workload, indices % workload.num_train),
+        "metric": workload.eval_batch(indices % workload.num_eval),
+    }
+
+
+def _different_batches(
+    workload: Workload, model: nn.Module, indices: Tensor, undivided: Mapping[str, Batch], count: int
+) -> str:
+    """Words for a slab that the workload reads otherwise than as a part of whole samples; empty if there is none."""
+    trial = workload.trial
+    try:
+        for index in range(count):
+            workload.trial = replace(trial, slab=Slab(index, count))
+            for name, batch in _batches(workload, indices).items():
+                parts, read = tree_leaves(slab(model, undivided[name], index, count)), tree_leaves(batch)
+                if len(parts) != len(read) or not all(map(torch.equal, parts, read)):
+                    method = "train_batch" if name == "loss" else "eval_batch"
+                    return (
+                        f"{method} returns for slab {index} of {count} something else than this part of whole samples, "
+                        "although reads_slabs says so: return the part that trial.slab.of(size) names of each "
+                        "dimension that `spatial` divides, and the rest whole"
+                    )
+    finally:
+        workload.trial = trial
     return ""
 
 

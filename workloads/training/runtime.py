@@ -45,7 +45,7 @@ from workloads.training.gang import process_group
 from workloads.training.memory import budget
 from workloads.training.updates.update import expect_reduction, make_optimizer, scale_steps, scaled_from
 from workloads.training.warm_up import warm_up
-from workloads.trial import ARTIFACTS, TrialContext
+from workloads.trial import ARTIFACTS, Slab, TrialContext
 
 
 class PeerLost(Exception):
@@ -134,7 +134,8 @@ def _loaded(job: TrainingJob, rank: int) -> Workload:
     seed_everything(DATA_SEED)  # for what the user's modules and the constructor draw
     workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
     folder = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
-    workload.trial = TrialContext(job.study_id, job.number, job.attempt, rank, job.plan.world_size, folder)
+    slab = Slab(job.plan.coordinate(rank, "spatial"), job.plan.spatial)
+    workload.trial = TrialContext(job.study_id, job.number, job.attempt, rank, job.plan.world_size, folder, slab=slab)
     expect_data(workload)
     expect_order(workload, job.plan.batch)
     expect_reduction(workload, job.plan.layout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -168,3 +169,36 @@ def test_ranks_of_one_slab_have_all_samples() -> None:
     assert (plan.world_size, plan.batch) == (6, 6)
     assert [plan.coordinate(rank, "spatial") for rank in range(6)] == [0, 0, 0, 1, 1, 1]
     assert [plan.data_rank(rank) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
+FROM_A_FILE = (
+    DENOISER
+    + """
+import numpy as np
+
+class FromAFile(Denoiser):
+    reads_slabs = True
+    def images(self, indices):
+        file = np.load(self.params["file"], mmap_mode="r")
+        read = np.stack([file[index, :, :, self.trial.slab.of(8)] for index in indices])
+        with open(f"{self.params['file']}.{self.trial.rank}", "a") as log:
+            print(read.nbytes // len(read), file=log)
+        noisy, clean = torch.from_numpy(read).unbind(1)
+        return noisy, clean
+    train_batch = eval_batch = images
+"""
+)
+
+
+def test_ranks_read_their_slab_of_a_file_alone(ranks: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(FROM_A_FILE)
+    file = tmp_path / "volumes.npy"
+    np.save(file, np.random.default_rng(0).random((213, 2, 1, 8, 8), np.float32))
+    options = {"workload": "own.py:FromAFile", "code_dir": str(tmp_path), "steps": 4}
+    options["params"] = {"batch": 8, "norm": "group", "file": str(file)}
+    expected, of_rank = dict(ranks.curve(Plan(8), **options)), [Path(f"{file}.{rank}") for rank in range(2)]
+    assert set(of_rank[0].read_text().split()) == {"512"}, "bytes of a sample"
+    of_rank[0].unlink()
+    for step, values in ranks.curve(Plan(8, spatial=2), **options):
+        assert values == pytest.approx(expected[step], abs=TOLERANCE)
+    assert all(set(log.read_text().split()) == {"256"} for log in of_rank)

@@ -92,7 +92,8 @@ class Colouring(Reading):
     def train_batch(self, indices: Tensor) -> Any:
         return torch.sin(indices[:, None, None, None] + torch.arange(64.0).view(1, 1, 8, 8)), indices % 3
 
-    eval_batch = train_batch
+    def eval_batch(self, indices: Tensor) -> Any:
+        return self.train_batch(indices)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         return functional.cross_entropy(model(batch[0]), batch[1])
@@ -101,9 +102,24 @@ class Colouring(Reading):
         return {"accuracy": (model(batch[0]).argmax(-1) == batch[1]).float()}
 
 
+class ReadingSlabs(Colouring):
+    reads_slabs = True
+
+    def train_batch(self, indices: Tensor) -> Any:
+        images, classes = super().train_batch(indices)
+        rows = self.trial.slab.of(8) if self.params["kind"] == "right" else slice(0, 8 // self.trial.slab.count)
+        return images[:, :, rows], classes
+
+
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(
-    "workload", [Reading({"kind": "right"}), Reading({"kind": "counted loss"}), Colouring({"kind": "right"})]
+    "workload",
+    [
+        Reading({"kind": "right"}),
+        Reading({"kind": "counted loss"}),
+        Colouring({"kind": "right"}),
+        ReadingSlabs({"kind": "right"}),
+    ],
 )
 def test_samples_that_ranks_can_divide_are_accepted(workload: Workload, count: int) -> None:
     assert difference_of_slabs(workload, count) == ""
@@ -118,6 +134,7 @@ def test_samples_that_ranks_can_divide_are_accepted(workload: Workload, count: i
         (Reading({"kind": "uneven loss"}), "the mean loss of all slabs is"),
         (Reading({"kind": "metric of all positions"}), "the mean metric all_right of all slabs is"),
         (Colouring({"kind": "interpolation"}), "Coloured"),
+        (ReadingSlabs({"kind": "the first rows"}), "^train_batch returns for slab 1 of 2 something else"),
     ],
 )
 def test_a_model_that_mixes_positions_where_ranks_exchange_nothing_is_refused(workload: Workload, where: str) -> None:
