@@ -25,5 +25,5 @@ def update_whole_matrices(optimizer: Optimizer) -> None:
 def _orthogonal_of_whole(momentum: Tensor, *options: Any) -> Tensor:
     if not isinstance(momentum, DTensor):
         return _orthogonal(momentum, *options)
-    whole = _orthogonal(momentum.full_tensor(), *options)
-    return distribute_tensor(whole, momentum.device_mesh, momentum.placements, src_data_rank=None)
+    update = _orthogonal(momentum.full_tensor(), *options)
+    return distribute_tensor(update, momentum.device_mesh, momentum.placements, src_data_rank=None)

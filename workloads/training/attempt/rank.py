@@ -47,8 +47,8 @@ class TrainingRank:
     def on_device(self, batch: Batch) -> Batch:
         """This rank's part of a batch, on its device."""
         self.reporter.progressed(self.present_step)
-        whole = not self.workload.reads_slabs
-        part = rank_part(self.model, batch, self.job.plan, self.number) if whole else batch
+        reads_part = self.workload.reads_slabs
+        part = batch if reads_part else rank_part(self.model, batch, self.job.plan, self.number)
         self.budget.meet(tuple(leaf.shape for leaf in tree_leaves(part) if isinstance(leaf, Tensor)))
         return to_device(part, self.device, copy=self.feed.is_shared)
 
