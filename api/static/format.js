@@ -83,13 +83,14 @@ export function mib(value) {
 }
 
 /**
- * MiB with the unit; GiB from 10 GiB on.
+ * MiB with the unit, below 10 with a digit after the point; GiB from 10 GiB on.
  * @param {Maybe} value
  * @returns {string}
  */
 export function mibWords(value) {
   if (value === null || value === undefined) return NONE;
-  return value >= 10 * 1024 ? `${(value / 1024).toFixed(1)} GiB` : `${grouped.format(value)} MiB`;
+  if (value >= 10 * 1024) return `${(value / 1024).toFixed(1)} GiB`;
+  return `${value < 10 && !Number.isInteger(value) ? value.toFixed(1) : grouped.format(value)} MiB`;
 }
 
 /**

@@ -125,7 +125,7 @@ export class Curves extends Chart {
     const opts = {
       legend: { show: false },
       focus: { alpha: 0.22 },
-      padding: [8, 12, 0, 0],
+      padding: [8, 20, 0, 0],
       cursor: {
         y: false,
         drag: { x: false, y: false },

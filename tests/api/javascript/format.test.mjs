@@ -19,7 +19,14 @@ test("metrics line up in a column", () => {
 
 test("memory has a decimal below 100 MiB, and GiB in words from 10 GiB on", () => {
   assert.deepEqual([12.34, 99.96, 1234, 0, null].map(format.mib), ["12.3", "100.0", "1,234", "–", "–"]);
-  assert.deepEqual([500, 10_100, 10 * 1024, null].map(format.mibWords), ["500 MiB", "10,100 MiB", "10.0 GiB", "–"]);
+  assert.deepEqual([0.13, 5, 500, 10_100, 10 * 1024].map(format.mibWords), [
+    "0.1 MiB",
+    "5 MiB",
+    "500 MiB",
+    "10,100 MiB",
+    "10.0 GiB",
+  ]);
+  assert.equal(format.mibWords(null), "–");
   assert.equal(format.toMib(3 * 2 ** 20), 3);
   assert.equal(format.toMib(0), null);
 });
