@@ -167,8 +167,8 @@ class DivisionGuard:
         left = _different_left(planned, other, self._tolerance.loss)
         words = self._different(planned, other) or self._rank.first(left)
         if not words and self._rank.any(planned.keeps):  # which shows in the step after
-            divisions = (dealing.planned, dealing.other)
-            words = self._different(*(self._passes(loss, step, division, repeats=2) for division in divisions))
+            planned, other = self._passes(loss, step, dealing.planned, 2), passes(loss, step, dealing.other, 2)
+            words = self._different(planned, other)
         if not words and self._rank.job.plan.pp > 1:  # in either way, its micro-batches have the same size
             return self._different_half(loss, step, dealing, planned)
         return (words, dealing.words) if words else None
@@ -196,7 +196,7 @@ class DivisionGuard:
             return words, "its loss counts half as much, as it does beside another sample"
         return None
 
-    def _halved_passes(self, loss: Loss, step: int, division: Division) -> _Passes:
+    def _halved_passes(self, loss: Loss, step: int, division: Division, repeats: int = 1) -> _Passes:
         """``_passes`` of half the loss, whose results are doubled: the same unless something is not linear in it."""
 
         @wraps(loss)
@@ -204,7 +204,7 @@ class DivisionGuard:
             returned = loss(model, batch)
             return (returned[0] / 2, returned[1]) if isinstance(returned, tuple) else returned / 2
 
-        passes = self._passes(halved, step, division)
+        passes = self._passes(halved, step, division, repeats)
         sums = {name: (2 * total, count) for name, (total, count) in passes.sums.items()}
         assert passes.gradients is not None
         return replace(passes, sums=sums, gradients=2 * passes.gradients)

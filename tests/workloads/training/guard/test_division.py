@@ -244,6 +244,16 @@ class Averages(Base):
     def build_model(self): return Averaging()
 
 
+class Watching(Base):
+    '''The size of gradients, which halves itself where they are of the mean of twice as many samples.'''
+    size = 0.0
+    def note(self, gradient): self.size = 0.5 * self.size + gradient.abs().mean()
+    def loss(self, model, batch):
+        logits = model(batch[0])
+        if logits.requires_grad: logits.register_hook(self.note)
+        return functional.cross_entropy(logits / (1 + 0.05 * self.size), batch[1])
+
+
 class Looking(Base):
     '''Attributes that nothing reads.'''
     def loss(self, model, batch):
@@ -360,6 +370,10 @@ def test_an_attribute_of_samples_that_decides_between_steps_is_compared(ranks: A
 @pytest.mark.parametrize("plan", DIVIDED, ids=str)
 def test_state_of_samples_is_found_by_the_step_after(ranks: Any, cases: dict[str, Any], plan: Plan) -> None:
     assert " changes " in refusal(ranks, plan, "Averages", cases)
+
+
+def test_state_of_gradients_is_found_by_half_the_loss(ranks: Any, cases: dict[str, Any]) -> None:
+    assert " changes " in refusal(ranks, Plan(16, dp_shard=2), "Watching", cases)
 
 
 @pytest.mark.parametrize("plan", [DIVIDED[1], Plan(20, dp_replicate=2, shares=(20, 12))], ids=str)
