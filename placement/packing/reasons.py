@@ -16,7 +16,7 @@ class DeviceRule(StrEnum):
     """How devices are chosen for a gang, in words."""
 
     FULLEST = "the fullest devices with enough room"
-    FEWEST_GANGS = "the devices with the fewest gangs, because none waits"
+    FEWEST_GANGS = "the devices with the fewest gangs, as no other trial waited"
     IDLE = "devices without other gangs"
 
 

@@ -161,7 +161,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     words = [summary["state_text"]] if summary["no_success"] else []
     words += [f"{states or 'no trials'} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
     colocated = _plural(summary["colocated"], "gang")
-    words.append(f"up to {colocated} on one device; {summary['healed']} healed after out of memory")
+    if summary["colocated"]:
+        words.append(f"up to {colocated} on one device; {summary['healed']} healed after out of memory")
     if summary["used_mib_seconds"]:
         used, reserved = summary["used_mib_seconds"], summary["reserved_mib_seconds"]
         words.append(f"used {100 * used / reserved:.0f} % of the memory that was reserved")

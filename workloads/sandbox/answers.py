@@ -23,7 +23,7 @@ from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, WrongResult, explain, without_folder
 from workloads.sandbox.batch_check import coupling_of, expect_metrics_of_samples
 from workloads.sandbox.carried_state import traced
-from workloads.sandbox.dry_run import MetricFailed, mentioned, quoted_names, try_candidates
+from workloads.sandbox.dry_run import MetricFailed, NotingParams, mentioned, quoted_names, try_candidates, unread
 from workloads.sandbox.plan_check import expect_equal_divisions
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
@@ -115,7 +115,8 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
 
 
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    workload, batch = _candidate(load_estimable(request["workload"], code_dir), request["params"])
+    params = NotingParams(request["params"])
+    workload, batch = _candidate(load_estimable(request["workload"], code_dir), params)
     recipe, layout = recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"])
     expect_equal_divisions(workload, layout)
     trace = traced(workload, recipe, layout, batch, request["equal_blocks"])
@@ -124,6 +125,8 @@ def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
         expect_metrics_of_samples(workload, flops)
         traits = trace.traits | coupling_of(workload, flops)
         trace = replace(trace, traits=traits, is_uneven=recipe.is_uneven())
+        if code_dir is not None and (why := unread(params, type(workload), code_dir)):
+            raise _RefusedParams(why)
     return asdict(trace)
 
 
@@ -173,7 +176,7 @@ _ASKED = {
 def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, Any]) -> tuple[Workload, int]:
     """The workload with these parameters, and its batch. Raises ``_RefusedParams``."""
     try:
-        workload = make(dict(params))
+        workload = make(params if isinstance(params, NotingParams) else dict(params))
         TrainingOptions.of(params)
     except ValueError as error:
         raise _RefusedParams(

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from difflib import get_close_matches
 from inspect import unwrap
 from pathlib import Path
 from types import FunctionType
@@ -33,6 +34,7 @@ from workloads.refusals import (
     MESSAGE_CHARACTERS,
     WorkloadError,
     WrongResult,
+    expect_loss,
     missing_counts,
     shortened,
 )
@@ -169,6 +171,21 @@ def _params_after_trying(make: Callable[[Mapping[str, Any]], Workload], params: 
     return report if are_all else {**report, "unsummarized": True}
 
 
+def unread(params: NotingParams, workload: type, folder: Path) -> str:
+    """Words for the first parameter that a candidate whose methods have all run never reads; empty if there is none.
+
+    A parameter whose name is in the user's files, or may be put together there, might be read by other candidates.
+    """
+    doubtful = params.given - params.read - {"batch", *OPTIONS} - _texts_of_later_methods(workload)
+    names = sorted(doubtful - set(mentioned(doubtful, workload, folder)))
+    if not names:
+        return ""
+    others = {*params.read, *OPTIONS, "batch", *quoted_names(folder)} - params.given
+    close = get_close_matches(names[0], sorted(others), 1, 0.7)
+    advice = f"did you mean {close[0]!r}?" if close else "remove it, or read it in the workload"
+    return f"the workload never reads the parameter {names[0]!r}: {advice}"
+
+
 def _texts_of_later_methods(workload: type) -> set[str]:
     """The texts in quotes in the user's methods that only a training calls, and in functions that they name."""
     package = workload.__module__.partition(".")[0]
@@ -210,7 +227,7 @@ def _try_methods(workload: Workload) -> tuple[list[str], bool, list[str]]:
         model.train()
         for loss in [phase.loss for phase in phases] or [workload.loss]:
             with autocast(workload, model):
-                loss(model, batch)
+                expect_loss(loss(model, batch), loss)
         for schedules in updates_of(model).schedules:
             _expect_schedulers(workload, schedules, sets_rates)
         sums = evaluate(workload, model, [(held_out, counted)], collected.add if collected and is_small else None)

@@ -188,9 +188,8 @@ class Tracer:
             **request,
         }
         points: Sequence[Json] = request.get("points", [request])
-        with self._under_way.doing(
-            str(Layout.from_json(points[0]["layout"])) if "layout" in points[0] else request_kind
-        ):
+        layout = Layout.from_json(points[0]["layout"]) if "layout" in points[0] else None
+        with self._under_way.doing(request_kind if layout is None else ", ".join([layout.ways, *layout.inside])):
             return process.ask(message, len(points) * (seconds or self._seconds))
 
 

@@ -33,7 +33,7 @@ class UnderWay:
         self._num_done += 1
 
     def __str__(self) -> str:
-        """Each with its seconds so far, such as ``single 12 s, fsdp2 3 s (1 of 6 done)``."""
+        """Each with its seconds so far, such as ``1 rank 12 s; FSDP over 2 ranks 3 s (1 of 6 done)``."""
         now = time.monotonic()
-        tasks = ", ".join(f"{task} {now - began:.0f} s" for task, began in list(self._began.values()))
+        tasks = "; ".join(f"{task} {now - began:.0f} s" for task, began in list(self._began.values()))
         return f"{tasks} ({self._num_done} of {self._num} done)" if tasks and self._num > 1 else tasks

@@ -77,7 +77,7 @@ def test_gangs_spread_over_idle_devices_when_none_waits() -> None:
     assert [p.devices for p in placements] == [("d0",), ("d2",), ("d0",)]
     assert not waits
     assert placements[0].reason == (
-        "on the device with the fewest gangs, because none waits, on node n0: d0 (66 of 96 MiB left)"
+        "on the device with the fewest gangs, as no other trial waited, on node n0: d0 (66 of 96 MiB left)"
     )
 
 

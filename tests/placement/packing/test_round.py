@@ -71,7 +71,9 @@ def test_the_reason_says_that_a_rank_is_ready_only_where_it_made_a_difference() 
     queue = [Queued(str(n), (Shape(1, 60),), arrival=n, code="mine") for n in range(2)]
     first, second = policy_named("pack")(queue, ledger({"d1": MINE}), {}).placements
     assert (first.devices, second.devices) == (("d1",), ("d0",))
-    assert first.reason.startswith(f"on the device with the fewest gangs, because none waits{WHERE_READY}, on node n0")
+    assert first.reason.startswith(
+        f"on the device with the fewest gangs, as no other trial waited{WHERE_READY}, on node n0"
+    )
     assert WHERE_READY not in second.reason
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from scamp_service.study.workload_names import BUILT_INS
 from workloads.loading import load_workload
 from workloads.protocol import Phase, Workload
-from workloads.refusals import WorkloadError
+from workloads.refusals import WorkloadError, WrongResult
 from workloads.sandbox import dry_run
 from workloads.sandbox.dry_run import NotingParams, mentioned, quoted_names, try_candidates
 
@@ -168,6 +168,15 @@ def test_whatever_fails_says_nothing_about_the_workload_except_a_wrong_form() ->
 
     with pytest.raises(WorkloadError, match="num_eval is missing"):
         tries(Uncounted, {"width": 2})
+
+
+def test_a_loss_of_several_numbers_is_of_a_wrong_form() -> None:
+    class Several(Line):
+        def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+            return (model(batch) - 1).square()
+
+    with pytest.raises(WrongResult, match="but the loss is one number: return its"):
+        tries(Several, {"width": 2})
 
 
 def _start(params: Mapping[str, Any]) -> str:

@@ -174,6 +174,15 @@ def test_a_batch_of_more_samples_than_there_are_is_infeasible(
     assert failed.value.infeasible
 
 
+def test_a_parameter_that_no_code_reads_is_infeasible(traces: TraceProcess, code: dict[str, str]) -> None:
+    with pytest.raises(
+        TraceFailed, match=r"never reads the parameter 'num_trian': did you mean 'num_train'\?"
+    ) as failed:
+        ask(traces, "user.py:Trick", {"num_trian": 16}, Layout(), code)
+    assert failed.value.infeasible
+    assert ask(traces, "user.py:Trick", {"num_train": 64, "clip_norm": 1.0}, Layout(), code)["batch"] == 32
+
+
 def test_parameters_that_the_workload_refuses_are_infeasible_in_its_own_words(
     traces: TraceProcess, code: dict[str, str]
 ) -> None:

@@ -15,21 +15,21 @@ def test_what_is_under_way_is_named_with_its_seconds_until_it_ends(monkeypatch: 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     seen = UnderWay()
     assert str(seen) == ""
-    with seen.doing("single"):
+    with seen.doing("1 rank"):
         now = 103.0
-        with contextlib.suppress(KeyError), seen.doing("fsdp2"):
+        with contextlib.suppress(KeyError), seen.doing("FSDP over 2 ranks"):
             now = 110.0
-            assert str(seen) == "single 10 s, fsdp2 7 s"
+            assert str(seen) == "1 rank 10 s; FSDP over 2 ranks 7 s"
             raise KeyError
-        assert str(seen) == "single 10 s"
+        assert str(seen) == "1 rank 10 s"
     assert str(seen) == ""
 
 
 def test_it_says_how_many_of_several_expected_tasks_are_done() -> None:
     seen = UnderWay()
-    with seen.doing("single"):
+    with seen.doing("1 rank"):
         seen.expect(1)
-        assert str(seen) == "single 0 s"
+        assert str(seen) == "1 rank 0 s"
         seen.end()
         seen.expect(5)
-        assert str(seen) == "single 0 s (1 of 6 done)"
+        assert str(seen) == "1 rank 0 s (1 of 6 done)"
