@@ -49,7 +49,12 @@ PARTS_OF_PARAMETERS = Plans(
 SUMS_OF_GRADIENTS = Plans(
     "FSDP and replicas",
     lambda layout: bool(layout.fsdp_mesh) or layout.has_whole_replicas,
-    "sparse=False, or plans with dp_replicate=1 and dp_shard=1",
+    "sparse=False, plans with dp_replicate=1 and dp_shard=1, or divided=true and a Divided that names it",
+)
+SUMS_OF_TABLES = Plans(
+    "FSDP and replicas that do not divide tables",
+    lambda layout: SUMS_OF_GRADIENTS.include(layout) and not layout.divided,
+    "sparse=False, or plans with divided=true, or with dp_replicate=1 and dp_shard=1",
 )
 SEVERAL_STAGES = Plans("stages that take turns on a rank", lambda layout: len(layout.stages) > 1, "1f1b or gpipe")
 
@@ -89,6 +94,10 @@ class Traits:
     has_sparse_gradients: str = _row(
         (SUMS_OF_GRADIENTS, "and ranks that train on different samples can only add up dense ones")
     )
+    has_sparse_tables: str = _row(
+        (SUMS_OF_TABLES, "and ranks that train on different samples can only add up dense ones")
+    )
+    """All layers with sparse gradients are tables that ranks may divide."""
     needs_one_rank: str = _row((SEVERAL_RANKS, ""))
     """Ranks cannot keep parts of the model in step."""
     summarizes: str = _row((SLABS, "of which ranks that divide space have slabs"))

@@ -109,6 +109,15 @@ def every_kind() -> tuple[Feature, ...]:
     )
     options = {"lr": 3e-3, "clip_norm": 1.0}
     tables = Feature("tables: Ranking", "tables.py:Clicks", TABLES, options, gradients=True)
+    sparse = (
+        Feature(
+            f"tables: {name}",
+            "tables.py:Clicks",
+            (*TABLES[:3], Plan(4, 2)),
+            {**options, "optimizer": name, "sparse": True},
+        )
+        for name in ("SparseAdam", "Adagrad", "SGD")
+    )
     experts = (
         Feature(f"experts: capacity {n}", "experts.py:Captions", EXPERTS, {**options, "capacity": n}, gradients=True)
         for n in (0.75, 2.0)
@@ -127,7 +136,7 @@ def every_kind() -> tuple[Feature, ...]:
         Feature("odd sizes", "plans.py:Tokens", ODD, {"lr": 3e-3, "length": 11, "hidden": 171}, gradients=True),
         Feature("odd sizes, few positions", "plans.py:Tokens", ODD, {"lr": 3e-3, "length": 7, "hidden": 5}),
     )
-    return (*kinds, tables, *experts, *contexts, *shares, *odd)
+    return (*kinds, tables, *sparse, *experts, *contexts, *shares, *odd)
 
 
 def drawn_models(seed: int) -> tuple[Feature, ...]:

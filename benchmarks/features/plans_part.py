@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
 
 from benchmarks.features import trained
+from benchmarks.features.feature import BATCH, WORKLOADS
 from benchmarks.features.plans import drawn_models, every_kind
 from benchmarks.features.trained import HEADER, Case, Result, measure
+from estimators.model import Layout
+from workloads.loading import load_workload
+from workloads.sandbox.recipe import recipe_of
 
 __all__ = ["ABOUT", "HEADER", "TITLE", "Case", "Result", "cases", "figures", "measure"]
 
@@ -27,4 +33,26 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     """Counts and errors; those of the peaks have names of their own."""
     values = trained.figures(results, "plans")
     peaks = {f"plans_{name}": value for name, value in values.items() if name.startswith("executed")}
+    if tables := [result.error for result in results if result.feature.startswith("tables")]:
+        peaks |= {"bag_max_error": max(tables), "sparse_rows_ratio": _sparse_rows_ratio()}
     return {name: value for name, value in values.items() if name.startswith("plans")} | peaks
+
+
+def _sparse_rows_ratio() -> float:
+    """Seconds of a step with sparse gradients of a million rows divided by those with dense ones, taken in turn."""
+    steps, seconds = [_step(sparse) for sparse in (True, False)], [list[float](), list[float]()]
+    for _ in range(6):
+        for step, times in zip(steps, seconds, strict=True):
+            began = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - began)
+    sparse, dense = (median(times[1:]) for times in seconds)
+    return sparse / dense
+
+
+def _step(sparse: bool) -> Callable[[], object]:
+    params = {"rows": 10**6, "optimizer": "SGD", "sparse": sparse}
+    recipe = recipe_of(load_workload("tables.py:Clicks", WORKLOADS)(params))
+    model = recipe.build_model()
+    optimizer, batch = recipe.optimizer(model, Layout(), None), recipe.make_batch(BATCH)
+    return lambda: recipe.train_step(model, optimizer, [batch], 1)

@@ -106,7 +106,7 @@ def predicted_peak(feature: Feature, plan: Plan) -> dict[str, Any]:
     """
     try:
         workload = load_workload(feature.workload, feature.folder)(dict(feature.params))
-        traces = [trace(recipe_of(workload), layout, plan.micro_batch) for layout in plan.layouts]
+        traces = [trace(recipe_of(workload), layout, plan.batch) for layout in plan.layouts]
         return {"peak_bytes": max(_tensor_bytes(rank_trace, plan.micro_batch) for rank_trace in traces)}
     except BaseException as error:
         return {"error": explain(error, feature.folder)}

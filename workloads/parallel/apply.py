@@ -23,7 +23,7 @@ from workloads.parallel.aliases import parameter_attributes, set_parameter_attri
 from workloads.parallel.chain import blocks_of, cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
-from workloads.parallel.exchanging.divided import divide_layers
+from workloads.parallel.exchanging.divided import Table, divide_layers, divisible_layers
 from workloads.parallel.exchanging.experts import experts_of, join_ranks
 from workloads.parallel.exchanging.replicas import average_gradients
 from workloads.parallel.forward_state.replaced import ReplacedForward
@@ -58,7 +58,7 @@ def apply_plan(
         model,
         layout,
         needs_one_rank=why_one_rank(model),
-        has_sparse_gradients=_why_sparse(model),
+        **_why_sparse(model),
         has_complex_copies=_why_complex(model) if precision is not None else "",
     )
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
@@ -191,10 +191,13 @@ def _with_own_parameters(model: nn.Module, blocks: Sequence[nn.Module]) -> list[
     return [block for block in blocks if all(num_holders[parameter] == 1 for parameter in block.parameters())]
 
 
-def _why_sparse(model: nn.Module) -> str:
-    tables = (pair for pair in model.named_modules() if isinstance(pair[1], nn.Embedding | nn.EmbeddingBag))
-    sparse = (name or type(module).__name__ for name, module in tables if module.sparse)
-    return next((f"the gradients of {name} are sparse" for name in sparse), "")
+def _why_sparse(model: nn.Module) -> dict[str, str]:
+    tables = {module: name for name, module in model.named_modules() if isinstance(module, Table) and module.sparse}
+    divisible = divisible_layers(model) if tables else {}
+    undivided = [table for table in tables if table not in divisible]
+    trait = "has_sparse_gradients" if undivided else "has_sparse_tables"
+    first = (tables[table] or type(table).__name__ for table in (*undivided, *tables))
+    return {trait: next((f"the gradients of {name} are sparse" for name in first), "")}
 
 
 def _why_complex(model: nn.Module) -> str:

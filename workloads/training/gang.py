@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from estimators.model import Plan
-from workloads.parallel.exchanging.gloo import functional_collectives
+from workloads.parallel.exchanging.gloo import released_collectives
 
 COLLECTIVE_TIMEOUT = timedelta(days=20)
 """For ever; torch's store counts milliseconds in 32 bits. It is the controller that gives up a gang without progress,
@@ -44,7 +44,7 @@ def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch
     try:
         with _gloo_interface(rendezvous):
             mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-        with functional_collectives() if device.type == "cpu" else nullcontext():
+        with released_collectives() if device.type == "cpu" else nullcontext():
             yield mesh
     finally:
         # Otherwise a later mesh that equals this one would get the process groups that are destroyed here. It is

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 from scamp.workload.seeds import seed_everything
 from workloads.parallel.agreement import begin_phase, finish
 from workloads.parallel.exchanging.replicas import begin_last_pass, end_passes
+from workloads.parallel.forward_state.snapshot import local_part
 from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Chain, Outputs, Workload, defines
 from workloads.refusals import WrongResult, explain_closure, explain_gradient_in_evaluation
@@ -99,7 +100,7 @@ def phase_step(
     if divisor != 1:  # not the loss: users' autograd functions may give gradients that do not depend on its scale
         for parameter in model.parameters():
             if parameter.grad is not None:
-                parameter.grad.div_(divisor)
+                local_part(parameter.grad).div_(divisor)
     with _explained(explain_closure):
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -10,19 +10,25 @@ SIZES = (300, 40, 7)
 
 
 class Ranking(nn.Module):
-    divided = Divided(("tables", "words", "mixed"))
+    divided = Divided(("tables", "words", "tags", "mixed"))
 
-    def __init__(self, width):
+    def __init__(self, width, rows, sparse):
         super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(size, width, padding_idx=0 if size < 10 else None) for size in SIZES)
-        self.words = nn.EmbeddingBag(200, 2 * width)
+        self.tables = nn.ModuleList(
+            nn.Embedding(size, width, padding_idx=0 if size < 10 else None, sparse=sparse) for size in SIZES
+        )
+        self.words = nn.EmbeddingBag(rows, 2 * width, sparse=sparse)
+        self.tags = nn.EmbeddingBag(200, width, mode="sum", sparse=sparse)
+        self.weights = nn.Parameter(torch.linspace(0.5, 1.5, 200))
         self.bottom = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, width))
-        self.top = nn.Sequential(nn.Linear((2 + len(SIZES)) * width, 32), nn.Tanh(), nn.Linear(32, 1))
+        self.top = nn.Sequential(nn.Linear((3 + len(SIZES)) * width, 32), nn.Tanh(), nn.Linear(32, 1))
         self.mixed = nn.Linear(2 * width, width)
 
     def forward(self, numbers, categories, text):
         vectors = [self.bottom(numbers), *(table(categories[:, i]) for i, table in enumerate(self.tables))]
-        return self.top(torch.cat([*vectors, self.mixed(self.words(text))], 1))
+        starts = torch.arange(0, text.numel(), text.shape[1])
+        tags = self.tags(text.flatten(), starts, per_sample_weights=self.weights[text.flatten()])
+        return self.top(torch.cat([*vectors, self.mixed(self.words(text)), tags], 1))
 
 
 class Clicks(Workload):
@@ -37,7 +43,9 @@ class Clicks(Workload):
         self.clicks = (self.numbers.sum(1) + self.categories[:, 2] > 3).float()
 
     def build_model(self):
-        return Ranking(self.params.get("width", 16))
+        return Ranking(
+            *(self.params.get(name, value) for name, value in (("width", 16), ("rows", 200), ("sparse", False)))
+        )
 
     def train_batch(self, indices):
         return tuple(column[indices] for column in (self.numbers, self.categories, self.text, self.clicks))
@@ -56,4 +64,9 @@ class Clicks(Workload):
         return list(model.tables)
 
     def optimizer(self, model):
-        return torch.optim.AdamW(model.parameters(), lr=self.params.get("lr", 3e-3))
+        lr = self.params.get("lr", 3e-3)
+        if "optimizer" not in self.params:
+            return torch.optim.AdamW(model.parameters(), lr)
+        tables = [*model.tables.parameters(), model.words.weight, model.tags.weight]
+        others = [each for each in model.parameters() if not any(each is table for table in tables)]
+        return [getattr(torch.optim, self.params["optimizer"])(tables, lr), torch.optim.AdamW(others, lr)]

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -266,7 +267,8 @@ class Session(OpenedModel):
     def _batches(self, samples: Batch, micro_batch: int, num: int) -> Iterator[Batch]:
         for number in range(num):
             if number == _NUM_ACCUMULATED - 1 and self._layout.accumulate and self._batch is not None:
-                self._add_up_sparse_gradients(-(-self._batch // micro_batch) - 1)
+                size = micro_batch * self._layout.dp_replicate  # ranks with sparse gradients divide their tables
+                self._add_up_sparse_gradients(-(-self._batch // size) - 1)
             self._begun.append((len(self._recorder.log), self._recorder.work))
             self._watch.crossing.clear()
             yield self._recorder.copied(samples)
@@ -275,8 +277,9 @@ class Session(OpenedModel):
         """Make the sparse gradients of one micro-batch those of ``num``. Their rows add up, unlike dense ones."""
         with torch.no_grad():
             for parameter in self._model.parameters():
-                if parameter.grad is not None and parameter.grad.is_sparse:
-                    grow(parameter.grad, num)
+                gradient = parameter.grad
+                if gradient is not None and gradient.is_sparse:
+                    grow(gradient._local_tensor if isinstance(gradient, DTensor) else gradient, num)
 
     def _begin_log(self) -> int:
         """Begin a new log with what is alive now; returns its number of events."""

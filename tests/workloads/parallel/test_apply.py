@@ -11,6 +11,7 @@ from torch import nn
 from estimators.model import Layout
 from workloads.models.transformer import Block, warmup_cosine
 from workloads.parallel.apply import _with_own_parameters, apply_plan
+from workloads.protocol import Divided
 from workloads.refusals import WorkloadError
 
 
@@ -56,8 +57,17 @@ def test_sharding_without_a_mesh_of_its_size_is_refused() -> None:
 def test_ranks_that_would_add_up_sparse_gradients_are_refused(layout: Layout) -> None:
     model = nn.Sequential(nn.Embedding(4, 2, sparse=True))
     assert apply_plan(model, [], Layout(), None) is model
-    with pytest.raises(WorkloadError, match=r"the gradients of 0 are sparse, .*: use sparse=False, or plans with"):
+    with pytest.raises(WorkloadError, match=r"the gradients of 0 are sparse, .*: use sparse=False, plans with"):
         apply_plan(model, [], layout, None)
+
+
+def test_sparse_gradients_of_tables_that_the_model_names_need_plans_that_divide_them() -> None:
+    model: Any = nn.Sequential(nn.Embedding(4, 2, sparse=True))
+    model.divided = Divided(("0",))
+    with pytest.raises(WorkloadError, match=r"the gradients of 0 are sparse, .*: use .*divided=true"):
+        apply_plan(model, [], Layout(dp_replicate=2), None)
+    with pytest.raises(ValueError, match="needs a mesh of 2 ranks"):  # not refused
+        apply_plan(model, [], Layout(dp_replicate=2, divided=True), None)
 
 
 def test_blocks_that_share_a_parameter_with_another_part_are_gathered_with_the_root() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from estimators.model import Layout
 from estimators.tracing.tracer import trace
-from workloads.protocol import Context, Phase, Workload
+from workloads.protocol import Context, Divided, Phase, Workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.recipe import recipe_of
 
@@ -85,6 +85,13 @@ class Sparse(Plain):
 
     def evaluate(self, model: nn.Module, batch: Tensor) -> Any:
         return {"loss": model(torch.zeros(len(batch), dtype=torch.long)).square().mean(1)}
+
+
+class Tabled(Sparse):
+    def build_model(self) -> Any:
+        model = super().build_model()
+        model.divided = Divided(("0",))
+        return model
 
 
 class Listed(Plain):
@@ -175,6 +182,8 @@ CASES: Sequence[tuple[type[Workload], Sequence[str], Layout, Any]] = (
     (Own, ("has_own_optimizer",), ZERO1, {}),
     (Whole, ("updates_whole_parameters",), FSDP, {}),
     (Sparse, ("has_sparse_gradients",), REPLICAS, {}),
+    (Tabled, ("has_sparse_tables",), REPLICAS, {}),
+    (Tabled, ("has_sparse_tables",), Layout(dp_replicate=2, divided=True), {}),
     (Listed, ("needs_one_rank",), FSDP, {}),
     (Queued, ("keeps_samples", "changes_state"), ACCUMULATING, {}),
     (Counted, ("changes_state",), FSDP, {}),

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import functional
 
 from scamp.workload.experts import Experts
@@ -131,8 +131,6 @@ def _refusal(layer: Columns, is_shared: bool) -> str:
         return "as another module has the same weight"
     if isinstance(layer, nn.Linear):
         return ""
-    if layer.sparse:
-        return "as its gradients are sparse (sparse=True)"
     if layer.max_norm is not None:
         return "as max_norm needs whole rows"
     return "as scale_grad_by_freq counts the samples of one rank" if layer.scale_grad_by_freq else ""
@@ -144,7 +142,7 @@ def _lookup(table: Columns, group: dist.ProcessGroup) -> Callable[[Tensor], Tens
 
     def forward(indices: Tensor) -> Tensor:
         every = of_all_ranks(indices.reshape(-1), (group,))
-        columns = functional.embedding(every, _local(table.weight), table.padding_idx)
+        columns = functional.embedding(every, _rows(table), table.padding_idx, sparse=table.sparse)
         return _whole(columns, indices.numel(), group).reshape(*indices.shape, -1)
 
     return forward
@@ -155,20 +153,21 @@ def _pooling(table: Columns, group: dist.ProcessGroup) -> Callable[..., Tensor]:
     assert isinstance(table, nn.EmbeddingBag)
 
     def forward(indices: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        if per_sample_weights is not None and per_sample_weights.requires_grad:
-            raise WorkloadError("weights of an nn.EmbeddingBag that are trained need whole vectors: use divided=false")
         starts = _starts(table, indices, offsets)
         every = of_all_ranks(indices.reshape(-1), (group,))
         # What makes ranks equal is empty bags, and then one with the indices that do so.
         bounds = of_all_ranks(functional.pad(starts, (0, 1), value=indices.numel()), (group,), indices.numel())
         first = torch.arange(group.size(), device=bounds.device)[:, None] * every.shape[1]
-        weights = None if per_sample_weights is None else of_all_ranks(per_sample_weights.reshape(-1), (group,))
+        weights = per_sample_weights
+        if weights is not None:
+            weights = gathered_rows(weights.reshape(-1, 1), group, weight=group.size()).reshape(-1)
         pooled = functional.embedding_bag(
             every.reshape(-1),
-            _local(table.weight),
+            _rows(table),
             (bounds + first).reshape(-1).to(every.dtype),
             mode=table.mode,
-            per_sample_weights=None if weights is None else weights.reshape(-1),
+            sparse=table.sparse,
+            per_sample_weights=weights,
             padding_idx=table.padding_idx,
         )
         return _whole(pooled.view(*bounds.shape, -1), starts.numel(), group)
@@ -201,6 +200,32 @@ def _projecting(layer: Columns, group: dist.ProcessGroup) -> Callable[[Tensor], 
 def _local(parameter: Any) -> Tensor:
     columns: Tensor = parameter.to_local()
     return columns
+
+
+def _rows(table: Table) -> Tensor:
+    """This rank's columns of all rows."""
+    if not table.sparse:
+        return _local(table.weight)
+    columns: Tensor = _SparselyTrained.apply(table.weight)  # type: ignore[no-untyped-call]
+    return columns
+
+
+class _SparselyTrained(torch.autograd.Function):
+    """The local part of a DTensor whose gradient has a sparse local part, which torch's autograd cannot accumulate."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: DTensor) -> Tensor:
+        ctx.weight = weight
+        local = weight._local_tensor
+        return local.view_as(local)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> None:
+        weight = ctx.weight
+        if weight.grad is None:
+            weight.grad = DTensor(gradients[0], weight._spec, requires_grad=False)  # type: ignore[no-untyped-call]
+        else:
+            weight.grad._local_tensor.add_(gradients[0])
 
 
 def _whole(columns: Tensor, num: int, group: dist.ProcessGroup) -> Tensor:

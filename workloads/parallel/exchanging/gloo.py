@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -97,13 +100,23 @@ class ReduceScatter(_Allocating):
 
 
 @contextmanager
-def functional_collectives() -> Iterator[None]:
-    """While the context lasts, DTensor's collectives of tensors in host memory are those of this module."""
-    with torch.library._scoped_library("_c10d_functional", "IMPL") as library:
+def released_collectives() -> Iterator[None]:
+    """While the context lasts, all-reduces, FSDP2's among them, and DTensor's collectives release host memory."""
+    with (
+        mock.patch.object(dist, "all_reduce", partial(_all_reduce_in_place, dist.all_reduce)),
+        torch.library._scoped_library("_c10d_functional", "IMPL") as library,
+    ):
         library.impl("all_reduce", _all_reduce, "CPU")
         library.impl("all_gather_into_tensor", _all_gather, "CPU")
         library.impl("reduce_scatter_tensor", _reduce_scatter, "CPU")
         yield
+
+
+def _all_reduce_in_place(
+    start: Callable[..., dist.Work | None], tensor: Tensor, *args: Any, async_op: bool = False, **kwargs: Any
+) -> dist.Work | None:
+    with nullcontext() if async_op else released(tensor):
+        return start(tensor, *args, async_op=async_op, **kwargs)
 
 
 def _all_reduce(tensor: Tensor, op: str, group: str | dist.ProcessGroup) -> Tensor:

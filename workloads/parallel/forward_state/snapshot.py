@@ -99,7 +99,7 @@ def tensor_at(place: Place) -> Tensor:
 
 def local_part(tensor: Tensor) -> Tensor:
     """The part of a tensor that this rank has."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def has_fractions(tensor: Tensor) -> bool:

@@ -28,7 +28,7 @@ def sketches(tensors: Iterable[Tensor | None]) -> Tensor:
 def _sketch(tensor: Tensor | None, signs: Tensor) -> Tensor:
     if tensor is None:
         return torch.zeros(WIDTH, dtype=torch.float64)
-    local = local_part(tensor.detach())
+    local = local_part(tensor).detach()
     if local.layout is not torch.strided:
         local = local.coalesce()
         return _of_values(local.values(), local.indices()[0], signs)

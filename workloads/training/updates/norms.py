@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from workloads.parallel.exchanging.gloo import reduce
-from workloads.parallel.forward_state.snapshot import real_numbers
+from workloads.parallel.forward_state.snapshot import local_part, real_numbers
 
 
 def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
@@ -88,13 +88,15 @@ def _gradients(parameters: Iterable[Tensor]) -> Iterable[tuple[Tensor, Tensor | 
             if gradient.placements != parameter.placements:  # sums that ranks still have to add up
                 gradient = gradient.redistribute(placements=parameter.placements)
                 parameter.grad = gradient
-            yield parameter, real_numbers(gradient.to_local())
-        elif gradient.is_sparse:
-            gradient = gradient if gradient.is_coalesced() else gradient.coalesce()
-            parameter.grad = gradient
-            yield parameter, real_numbers(gradient._values())
-        else:
-            yield parameter, real_numbers(gradient)
+        local = local_part(gradient)
+        if local.is_sparse:
+            local = local if local.is_coalesced() else local.coalesce()
+            if isinstance(gradient, DTensor):
+                gradient._local_tensor = local
+            else:
+                parameter.grad = local
+            local = local._values()
+        yield parameter, real_numbers(local)
 
 
 def _groups_of(parameter: Tensor) -> tuple[dist.ProcessGroup, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from benchmarks.curves.forks import in_forks
 from benchmarks.features.feature import WORKLOADS
@@ -22,9 +23,11 @@ from placement.planning.ways import list_ways
 from tests.waiting import PATIENCE_SECONDS
 from workloads.loading import load_workload
 from workloads.parallel.exchanging.divided import columns_of, divide_layers, most_ranks
+from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.protocol import Divided
 from workloads.refusals import WorkloadError
 from workloads.sandbox.recipe import recipe_of
+from workloads.training.updates.norms import clip, global_norm
 
 
 class Model(nn.Module):
@@ -113,7 +116,10 @@ def test_a_head_with_many_classes_is_divided_by_its_outputs(tmp_path: Path) -> N
 
 
 def words(kind: str, rows: slice) -> tuple[Tensor, ...]:
-    """Arguments of a bag for these of five samples, whose bags have 3, 0, 1, 2 and 2 words, or all two."""
+    """Arguments of a bag for these of five samples, whose bags have 3, 0, 1, 2 and 2 words, or all two.
+
+    The weights of words, if there are any, are the last argument, and are trained.
+    """
     if kind == "of two":
         return (INDICES[rows],)
     sizes = torch.tensor([3, 0, 1, 2, 2])
@@ -121,15 +127,19 @@ def words(kind: str, rows: slice) -> tuple[Tensor, ...]:
     first, last = int(ends[rows.start - 1]) if rows.start else 0, int(ends[rows.stop - 1])
     offsets = torch.cat([torch.zeros(1, dtype=torch.long), ends])[rows.start : rows.stop + (kind == "with an end")]
     flat = torch.tensor([0, 2, 8, 1, 3, 3, 5, 7])[first:last]
-    weights = torch.linspace(0.5, 2, 8)[first:last]
+    weights = torch.linspace(0.5, 2, 8)[first:last].requires_grad_()
     return (flat, offsets - first, weights) if kind == "weighted" else (flat, offsets - first)
 
 
-BAGS = [("sum", "of two"), ("mean", "ragged"), ("max", "with an end"), ("sum", "weighted")]
+BAGS = [
+    *(("sum", "of two", False), ("mean", "ragged", False), ("max", "with an end", False), ("sum", "weighted", False)),
+    *(("sum", "of two", True), ("mean", "ragged", True), ("sum", "weighted", True)),
+]
 
 
-def bag_of(mode: str, kind: str) -> Model:
-    return Model(nn.EmbeddingBag(9, 4, mode=mode, padding_idx=2, include_last_offset=kind == "with an end"))
+def bag_of(mode: str, kind: str, sparse: bool) -> Model:
+    has_end = kind == "with an end"
+    return Model(nn.EmbeddingBag(9, 4, mode=mode, padding_idx=2, include_last_offset=has_end, sparse=sparse))
 
 
 def bags_on_rank(rank: int, folder: Path) -> list[dict[str, Any]]:
@@ -137,36 +147,107 @@ def bags_on_rank(rank: int, folder: Path) -> list[dict[str, Any]]:
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
     mesh, answers = init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)), []
     rows = slice(0, 3) if rank == 0 else slice(3, 5)
-    for mode, kind in BAGS:
-        model = bag_of(mode, kind)
+    for mode, kind, sparse in BAGS:
+        model = bag_of(mode, kind, sparse)
         divide_layers(model, mesh)
-        pooled = model.tables[0](*words(kind, rows))
+        arguments = words(kind, rows)
+        pooled = model.tables[0](*arguments)
         (pooled * WEIGHTS[rows, 0]).sum().backward()
-        gradient = model.tables[0].weight.grad
-        assert isinstance(gradient, DTensor)
-        answers.append({"pooled": pooled.tolist(), "gradient": gradient.full_tensor().tolist()})
+        gradient: Any = model.tables[0].weight.grad
+        assert gradient.is_sparse == sparse
+        local = gradient.to_local() if not sparse else gradient._local_tensor.to_dense()
+        of_weights = arguments[-1].grad
+        answers.append(
+            {
+                "pooled": pooled.tolist(),
+                "gradient": DTensor.from_local(local, mesh, [Shard(1)]).full_tensor().tolist(),
+                "of weights": [] if of_weights is None else of_weights.tolist(),
+            }
+        )
     dist.destroy_process_group()
     return answers
 
 
 def test_bags_of_any_size_are_pooled_and_trained_as_in_one_process(tmp_path: Path) -> None:
     answers = in_forks([partial(bags_on_rank, rank, tmp_path) for rank in range(2)], PATIENCE_SECONDS)
-    for (mode, kind), *of_ranks in zip(BAGS, *answers, strict=True):
-        table = bag_of(mode, kind).tables[0]
+    for (mode, kind, sparse), *of_ranks in zip(BAGS, *answers, strict=True):
+        table, arguments = bag_of(mode, kind, sparse).tables[0], words(kind, slice(0, 5))
         assert isinstance(table, nn.EmbeddingBag)
-        pooled = table(*words(kind, slice(0, 5)))
+        pooled = table(*arguments)
         (pooled * WEIGHTS[:, 0]).sum().backward()
         assert table.weight.grad is not None
         assert torch.tensor([*of_ranks[0]["pooled"], *of_ranks[1]["pooled"]]).allclose(pooled)
         for answer in of_ranks:
-            assert torch.tensor(answer["gradient"]).allclose(table.weight.grad / 2)
+            assert torch.tensor(answer["gradient"]).allclose(table.weight.grad.to_dense() / 2)
+        if kind == "weighted":
+            assert arguments[-1].grad is not None
+            of_weights = torch.tensor([*of_ranks[0]["of weights"], *of_ranks[1]["of weights"]])
+            assert of_weights.allclose(arguments[-1].grad)
+
+
+SPARSE: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "SparseAdam": partial(torch.optim.SparseAdam, lr=0.1),
+    "Adagrad": partial(torch.optim.Adagrad, lr=0.1),
+    "SGD": partial(torch.optim.SGD, lr=0.1),
+}
+
+
+def sparse_table() -> nn.Embedding:
+    return nn.Embedding(9, 4, sparse=True, _weight=torch.linspace(-1, 1, 36).view(9, 4))
+
+
+def sparse_steps(table: Any, factor: float, rows: slice, make_optimizer: Any) -> None:
+    """Two updates, each of two micro-batches, with clipped gradients; row 4 is never looked up."""
+    optimizer = step_on_local_parts(make_optimizer([table.weight]))
+    for step in range(2):
+        for number in range(2):
+            vectors = table((INDICES[rows] + step + number) % 4)
+            (factor * (vectors * WEIGHTS[rows]).pow(2).sum()).backward()
+        norm = global_norm([table.weight], None)
+        assert table.weight.grad.is_sparse and norm > 1
+        clip([table.weight], norm, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def sparse_on_rank(rank: int, folder: Path) -> list[Any]:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
+    mesh, answers = init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)), []
+    for make_optimizer in SPARSE.values():
+        model = Model(sparse_table())
+        divide_layers(model, mesh)
+        sparse_steps(model.tables[0], 1, slice(0, 3) if rank == 0 else slice(3, 5), make_optimizer)
+        weight: Any = model.tables[0].weight
+        answers.append(weight.full_tensor().tolist())
+    dist.destroy_process_group()
+    return answers
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's Adagrad
+def test_rows_that_were_looked_up_are_updated_as_in_one_process(tmp_path: Path) -> None:
+    answers = in_forks([partial(sparse_on_rank, rank, tmp_path) for rank in range(2)], PATIENCE_SECONDS)
+    for name, *of_ranks in zip(SPARSE, *answers, strict=True):
+        table, before = sparse_table(), sparse_table().weight
+        sparse_steps(table, 0.5, slice(0, 5), SPARSE[name])
+        assert not table.weight[:4].isclose(before[:4]).any() and table.weight[4:].equal(before[4:])
+        for answer in of_ranks:
+            assert torch.tensor(answer).allclose(table.weight, atol=1e-6), answer
+
+
+def test_a_trace_adds_up_the_rows_that_all_replicas_look_up() -> None:
+    recipe = recipe_of(load_workload("tables.py:Clicks", WORKLOADS)({"width": 64, "optimizer": "SGD", "sparse": True}))
+    layout = Plan(1, 4, dp_replicate=2, divided=True).layout
+    few, many = (trace_peak(recipe, layout, 1, batch=batch).parts_at(1)["gradients"] for batch in (8, 16))
+    row_bytes = 3 * (8 + 4 * 32) + 6 * (8 + 4 * 64) + 6 * (8 + 4 * 32)  # of a sample: tables, words and tags
+    assert many - few == pytest.approx(8 * row_bytes, rel=0.15), "not 16 times, as each replica adds all rows"
 
 
 def test_each_rank_holds_its_columns_of_tables_and_a_linear_layer_and_the_whole_rest() -> None:
     recipe = recipe_of(load_workload("tables.py:Clicks", WORKLOADS)({"width": 64}))
     plain = trace_peak(recipe, Layout(), 2).parts_at(2)
     held = trace_peak(recipe, Plan(2, dp_replicate=4, divided=True).layout, 2).parts_at(2)
-    tables = 4 * (347 * 64 + 200 * 128 + 128 * 64 + 64)
+    tables = 4 * (347 * 64 + 200 * 128 + 200 * 64 + 128 * 64 + 64)
     assert held["parameters"] == plain["parameters"] - tables * 3 // 4
     assert held["optimizer"] - plain["optimizer"] == pytest.approx(-2 * tables * 3 / 4, rel=1e-3)
 
@@ -185,10 +266,8 @@ def test_ranks_divide_the_columns_of_all_tables() -> None:
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        (nn.Embedding(4, 4, sparse=True), "gradients are sparse"),
         (nn.Embedding(4, 4, max_norm=1.0), "max_norm needs whole rows"),
         (nn.Embedding(4, 4, scale_grad_by_freq=True), "scale_grad_by_freq counts"),
-        (nn.EmbeddingBag(4, 4, sparse=True), "gradients are sparse"),
         (nn.Linear(4, 4), "no nn.Embedding or nn.EmbeddingBag is in it"),
     ],
 )

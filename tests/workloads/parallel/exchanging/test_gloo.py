@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from threading import Timer
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -14,7 +15,7 @@ from torch import Tensor
 from benchmarks.curves.forks import in_forks
 from estimators.tracing.device import CPU
 from tests.waiting import PATIENCE_SECONDS
-from workloads.parallel.exchanging.gloo import functional_collectives, released
+from workloads.parallel.exchanging.gloo import released, released_collectives
 
 
 def test_a_collective_waits_until_no_other_thread_holds_its_tensor() -> None:
@@ -25,13 +26,28 @@ def test_a_collective_waits_until_no_other_thread_holds_its_tensor() -> None:
     assert not held
 
 
+def test_all_reduces_of_others_wait_too_unless_they_are_asynchronous(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor, held = torch.zeros(4), list[Tensor]()
+
+    def start(tensor: Tensor, async_op: bool) -> None:
+        held.append(tensor[1:])
+        Timer(0.05, held.clear).start()
+
+    monkeypatch.setattr(dist, "all_reduce", start)
+    with released_collectives():
+        dist.all_reduce(tensor)
+        assert not held
+        dist.all_reduce(tensor, async_op=True)
+        assert held
+
+
 def on_rank(rank: int, folder: Path) -> dict[str, list[bool]]:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     tensor = torch.arange(12.0).view(4, 3).t() + 10 * rank  # not contiguous
     theirs = collected(tensor)
-    with functional_collectives():
+    with released_collectives():
         ours = collected(tensor)
     dist.destroy_process_group()
     return {"equal": [torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True)]}
