@@ -37,6 +37,7 @@ from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import DividedSequences, grouped_by_mesh, split_layers, split_sequences
 from workloads.parallel.traits import note
 from workloads.protocol import Batch, Chain, Context, PipelinePlace
+from workloads.refusals import WorkloadError
 
 
 def apply_plan(
@@ -58,9 +59,11 @@ def apply_plan(
         model,
         layout,
         needs_one_rank=why_one_rank(model),
-        **_why_sparse(model),
+        **(sparse := _why_sparse(model)),
         has_complex_copies=_why_complex(model) if precision is not None else "",
     )
+    if precision is not None and (why := "".join(sparse.values())):
+        raise WorkloadError(f"{why}, and precision: bf16-params casts dense ones: use precision: bf16, or sparse=False")
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
         raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
     ranks = _Ranks(mesh)

@@ -11,6 +11,7 @@ from torch import nn
 from estimators.model import Layout
 from workloads.models.transformer import Block, warmup_cosine
 from workloads.parallel.apply import _with_own_parameters, apply_plan
+from workloads.parallel.mixed_precision import MixedPrecision
 from workloads.protocol import Divided
 from workloads.refusals import WorkloadError
 
@@ -68,6 +69,11 @@ def test_sparse_gradients_of_tables_that_the_model_names_need_plans_that_divide_
         apply_plan(model, [], Layout(dp_replicate=2), None)
     with pytest.raises(ValueError, match="needs a mesh of 2 ranks"):  # not refused
         apply_plan(model, [], Layout(dp_replicate=2, divided=True), None)
+
+
+def test_sparse_gradients_have_no_copies_of_parameters_in_bf16() -> None:
+    with pytest.raises(WorkloadError, match=r"the gradients of Embedding are sparse, .*: use precision: bf16, or"):
+        apply_plan(nn.Embedding(4, 2, sparse=True), [], Layout(), None, MixedPrecision())
 
 
 def test_blocks_that_share_a_parameter_with_another_part_are_gathered_with_the_root() -> None:
