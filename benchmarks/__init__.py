@@ -8,11 +8,12 @@ A benchmark of several parts has these in a folder:
 - ``placement`` → ``packing``: how well and how fast gangs are packed, in virtual time.
 - ``planner`` → ``planning``: how good the chosen plans are.
 - ``published`` → ``publishing``: predictions for GPUs against measurements that others have published.
-- ``runtime`` → ``features``, ``papers``, ``porting`` and ``throughput``: the same curve under every plan, trainings of
+- ``runtime`` → ``features``, ``porting`` and ``throughput``: the same curve under every plan, trainings of
   papers, what ports cost, and speed against loops written by hand.
 - ``same_curve`` → ``curves``: model idioms under every kind of plan.
 - ``search`` → ``searching``: samplers, stopping rules, and the database as Optuna's storage.
 - ``trust`` → ``trusting``: simulated faults, mutants of our own code, and the API under load.
 
-``allocator`` and ``first_minutes`` are one file each. ``running`` runs the parts of all of them.
+``first_minutes`` is one file, and so is ``papers``: entries that reuse the others, beside what papers report.
+``running`` runs the parts of all of them.
 """

@@ -47,7 +47,6 @@ PARTS: Mapping[str, Part] = {
 
 
 def main() -> None:
-    """Run the chosen cases."""
     run_parts(__doc__, "What the estimator covers", COMMAND, PARTS, 300)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.estimating import envelope, oom, pace, quick, ranks, screening, speed, truth, unknown
+from benchmarks.estimating import envelope, oom, pace, ranks, screening, speed, truth, unknown
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
@@ -24,20 +24,18 @@ PARTS: Mapping[str, Part] = {
     "oom": oom,
     "envelope": envelope,
     "pace": pace,
-    "quick": quick,
     "speed": speed,
     "screening": screening,
 }
 
 
 def main() -> None:
-    """Run the chosen cases."""
     run_parts(__doc__, "How good the estimator is", COMMAND, PARTS, 600, _begin_quick)
 
 
 def _begin_quick(chosen: list[str]) -> None:
     print("quick: small cases, to check that everything runs; their figures do not say how good the estimator is")
-    if {"pace", "quick"} & set(chosen):
+    if "pace" in chosen:
         pace.calibration()  # starts in the background, on another core
 
 

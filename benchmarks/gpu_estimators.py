@@ -52,7 +52,6 @@ class GpuCase:
 
 
 def cases() -> Iterator[GpuCase]:
-    """All cases; each takes 0.8 to 5 GiB, so that it also fits a small device."""
     gpt = {"depth": 12, "width": 768, "context": 512}
     yield GpuCase(Case("gpt", 8, gpt))
     yield GpuCase(Case("gpt", 8, gpt), expandable=True)
@@ -120,7 +119,6 @@ class Score:
         return False if any(not ran and tried >= capacity for tried, ran in self.seen.attempts) else None
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         cells = []
         for name in ("active_bytes", "reserved_bytes", "smallest_capacity_bytes"):
             cells += [f"{getattr(self.seen, name) / MIB:.0f}", f"{self.error_pct(name):+.2f} %"]

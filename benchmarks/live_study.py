@@ -19,7 +19,6 @@ PARTS: Mapping[str, Part] = {
 
 
 def main() -> None:
-    """Run the chosen cases."""
     run_parts(__doc__, "Live studies", COMMAND, PARTS, 600)
 
 

@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.packing import (
-    mixed_part,
-    optimum_part,
-    scale_part,
-    shares_part,
-    speed_part,
-    studies_part,
-    traces_part,
-)
+from benchmarks.packing import mixed_part, optimum_part, scale_part, shares_part, speed_part, studies_part, traces_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
@@ -33,7 +25,6 @@ PARTS: Mapping[str, Part] = {
 
 
 def main() -> None:
-    """Run the chosen cases."""
     run_parts(__doc__, "How well gangs are packed", COMMAND, PARTS, 120)
 
 

@@ -21,7 +21,6 @@ PARTS: Mapping[str, Part] = {
 
 
 def main() -> None:
-    """Run the chosen cases."""
     run_parts(__doc__, "How good plans are", COMMAND, PARTS, 120)
 
 

@@ -18,7 +18,6 @@ PARTS: Mapping[str, Part] = {"memory": memory_part}
 
 
 def main() -> None:
-    """Run the chosen cases."""
     run_parts(__doc__, "Predictions for GPUs and published measurements", COMMAND, PARTS, 600)
 
 

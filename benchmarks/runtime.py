@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.features import drawn_part, features_part, plans_part
-from benchmarks.papers import trainings_part
+from benchmarks.features import drawn_part, features_part, plans_part, trainings_part
 from benchmarks.porting import ports_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
@@ -30,7 +29,6 @@ PARTS: Mapping[str, Part] = {
 
 
 def main() -> None:
-    """Run the chosen cases."""
     run_parts(__doc__, "Trainings under every plan", COMMAND, PARTS, 300)
 
 

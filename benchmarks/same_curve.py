@@ -228,7 +228,6 @@ Finding = tuple[str, str, Outcome]
 
 
 def figures(findings: Sequence[Finding]) -> dict[str, float]:
-    """The figures that the benchmark is judged by."""
     kinds = Counter(outcome.kind for _, _, outcome in findings)
     refused, failed = kinds["refused"], kinds["failed"]
     return {

@@ -39,12 +39,10 @@ class Asked:
         return maker(self.params) if isinstance(maker, type) else FunctionWorkload(maker, self.params)
 
     def to_json(self) -> str:
-        """The case as JSON, for another process."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> Asked:
-        """The case that ``to_json`` wrote."""
         return cls(**json.loads(text))
 
     def __str__(self) -> str:

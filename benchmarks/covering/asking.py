@@ -5,20 +5,19 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import resource
-import signal
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 
 import torch
 
 from benchmarks.covering.asked import Asked
+from benchmarks.curves.forks import CRASHED, HANGS, in_forks, limited
 from benchmarks.estimating.measuring.tracker import tracked_peak_bytes
 from estimators.model import Candidate, Layout
 from estimators.tracing.tracer import trace
@@ -119,23 +118,8 @@ def _failing_line(case: Asked) -> str:
 
 def _in_fork(work: Callable[[], str]) -> str:
     """Calls ``work`` in a fork of this process and returns its answer, or "" if it takes too long there."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-            signal.alarm(4 * SECONDS)  # MemTracker may wait for a lock of autograd's that it holds itself
-            silent = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(silent, 1)
-            os.dup2(silent, 2)
-            os.write(write, work().encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with open(read, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said.decode()
+    (answer,) = in_forks([partial(limited, work, SECONDS)], 4 * SECONDS)  # MemTracker may wait for a lock that it holds
+    return "" if answer in (HANGS, CRASHED) else answer
 
 
 def _track(case: Asked) -> Answer:

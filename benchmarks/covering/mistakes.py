@@ -341,7 +341,6 @@ class Result:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Mistake]:
-    """All mistakes, or a few; ``seed`` is not used."""
     return MISTAKES[:: 30 if quick else 1]
 
 

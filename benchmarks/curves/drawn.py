@@ -236,7 +236,6 @@ def keep(results: Path, number: int, outcome: Outcome) -> None:
 
 
 def figures(outcomes: Mapping[int, Outcome]) -> dict[str, float]:
-    """The figures that the benchmark is judged by."""
     kinds = Counter(outcome.kind for outcome in outcomes.values())
     num, divisible = len(outcomes), [outcome for outcome in outcomes.values() if outcome.may_be]
     return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import time
@@ -52,6 +53,14 @@ def in_forks(calls: Sequence[Callable[[], Any]], seconds: float) -> list[Any]:
         os.waitpid(fork.pid, 0)
         os.close(fork.pipe)
     return [answers.get(fork.pipe, HANGS) for fork in forks]
+
+
+def limited(call: Callable[[], Any], seconds: int, num_bytes: int | None = None) -> Any:
+    """The answer of ``call`` in a process that may take so many seconds of processor time and bytes of memory."""
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    if num_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
+    return call()
 
 
 def _fork(call: Callable[[], Any]) -> Fork:

@@ -306,9 +306,7 @@ def centred(module, inputs, output):
     return output - output.mean(0) if module.training else output
 """,
     },
-    {
-        "before": "if logits.requires_grad:\n    logits.register_hook(lambda gradient: gradient.clamp(-0.03, 0.03))",
-    },
+    {"before": "if logits.requires_grad:\n    logits.register_hook(lambda gradient: gradient.clamp(-0.03, 0.03))"},
     {
         "before": "if logits.requires_grad:\n    logits.register_hook(self.note)\nlogits = logits / (1 + self.seen)",
         "init": "self.seen = 0.0",
@@ -743,7 +741,7 @@ def phases(self):
         Phase("body", self.loss, lambda model: torch.optim.SGD(model.first.parameters(), 0.1)),
         Phase("head", self.loss, lambda model: torch.optim.Adam(model.last.parameters(), 0.01), every=2),
     ]
-""",
+"""
 }
 
 SCHEDULES = (
@@ -776,10 +774,7 @@ def on_evaluate(self, metrics):
         "held": "self.decay = lr_scheduler.LambdaLR(optimizer, lambda step: 0.8**step)",
         "on_step": "if step:\n    self.decay.step()",
     },
-    {
-        "held": "self.decay = lr_scheduler.StepLR(optimizer, 2, 0.5)",
-        "on_step": "self.decay.step()",
-    },
+    {"held": "self.decay = lr_scheduler.StepLR(optimizer, 2, 0.5)", "on_step": "self.decay.step()"},
     {
         "scheduler": "counter = itertools.count()\n"
         "return lr_scheduler.LambdaLR(optimizer, lambda step: 0.9 ** next(counter))"

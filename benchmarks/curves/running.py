@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.distributed import FileStore
 
+from benchmarks.features.running import TRIAL, Reports
 from estimators.model import Candidate, Layout, Plan
 from estimators.tracing.tracer import trace
 from scamp.workload.hints import Contradiction
@@ -26,7 +27,6 @@ from workloads.training.guard.resuming import ResumesDifferently
 BATCH = 8
 HALF, WHOLE = 3, 5
 """Steps after which training is resumed from a checkpoint, and those of all training."""
-TRIAL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +44,16 @@ class _Killed(BaseException):
     """The process ends here, as if it were killed."""
 
 
-class _Reports:
-    """Keeps the values of every report, and the steps of checkpoints; kills the process in step ``dies_in``."""
+class _Reports(Reports):
+    """Also keeps the step of each report; kills the process in step ``dies_in``."""
 
     def __init__(self, dies_in: int | None = None) -> None:
-        self.values: list[tuple[int, Mapping[str, float]]] = []
-        self.checkpoints: list[CheckpointName] = []
+        super().__init__()
+        self.values_by_step: list[tuple[int, Mapping[str, float]]] = []
         self._steps_left = dies_in
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self.values.append((step, values))
-
-    def measured(self, peak_bytes: int) -> None: ...
-
-    def communicated(self, share: float) -> None: ...
-
-    def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None: ...
-
-    def learned_noise(self, noise_scale: float) -> None: ...
-
-    def progressed(self, step: int) -> None: ...
-
-    def checkpoint(self, step: int) -> None:
-        self.checkpoints.append(CheckpointName(TRIAL, step))
-
-    def needed_checkpoints(self) -> list[CheckpointName]:
-        return self.checkpoints[-1:]
+        self.values_by_step.append((step, values))
 
     def should_stop(self) -> bool:
         if self._steps_left is not None:
@@ -155,4 +139,4 @@ def train(idiom: Idiom, plan: Plan, rank: int, folder: Path, attempt: Attempt) -
         if runtime.lost_its_peers(error):
             return {"lost": str(error)}
         return {"error": f"{type(error).__name__}: {explain(error, idiom.folder, in_training=True)}"}
-    return {"values": reports.values, "checkpoints": [name.step for name in reports.checkpoints]}
+    return {"values": reports.values_by_step, "checkpoints": [name.step for name in reports.checkpoints]}

@@ -46,12 +46,10 @@ class Case:
     selective: bool = False
 
     def to_json(self) -> str:
-        """The case as JSON, for another process."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> Case:
-        """The case that ``to_json`` wrote."""
         return cls(**json.loads(text))
 
     def __str__(self) -> str:

@@ -77,7 +77,6 @@ class Result:
     direct_seconds: float  # of processor time, for one batch
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         apart = ["falls back" if error is None else str(error) for error in (self.curve_apart, self.formula_apart)]
         return [f"{self.direct_bytes / MIB:.0f}", *apart, f"{self.curve_seconds:.2f}", f"{self.direct_seconds:.2f}"]
 

@@ -8,13 +8,14 @@ which is what the service reserves. Gangs are left out, as their ranks need extr
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from benchmarks.curves.forks import CRASHED, in_forks
 from benchmarks.estimating.case import Case, Steps
 from benchmarks.running.process import last_line
 from estimators.memory import predict
@@ -58,7 +59,6 @@ class Rank:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Rank]:
-    """All models on a new and on a used rank, or one small case; ``seed`` is not used."""
     if quick:
         return [Rank(Case("vit_digits", 64, {"depth": 4, "width": 96}), used=True)]
     return [Rank(case, used) for case in MODELS for used in (False, True)]
@@ -97,7 +97,6 @@ class Result:
     used: bool
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.peak_bytes, self.reserved_bytes)]
         needs = [self.peak_bytes] * len(CAPS_PERCENT) + [self.reserved_bytes]
         runs = zip(needs, self.caps, self.ends, strict=True)
@@ -109,7 +108,6 @@ def _word(end: str) -> str:
 
 
 def measure(rank: Rank, seconds: float) -> Result:
-    """The result of one rank; ``seconds`` limits all its real runs together."""
     case = rank.case
     traced = trace(recipe_of(case.workload()), case.layout, case.batch)
     profile = ModelProfile(traced.structure, traced.num_params, traced.state_bytes, {case.layout: traced.curve})
@@ -168,22 +166,8 @@ def run_under(case: Steps, caps: Sequence[int], used: bool) -> list[str]:
     workload.train_batch(torch.arange(1))  # reads the data set, as in workloads.training.runtime
     if used and (end := _end_of(case, None)):
         raise RuntimeError(f"the steps failed without a limit, with {end}: fix the model first")
-    return [_forked(case, cap) for cap in caps]
-
-
-def _forked(case: Steps, cap_bytes: int) -> str:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writing, f"ended {_end_of(case, cap_bytes)}".encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        said, _, end = answer.read().partition(" ")
-    os.waitpid(child, 0)
-    return end if said else "crashes"
+    ends = [in_forks([partial(_end_of, case, cap)], 3600.0)[0] for cap in caps]
+    return ["crashes" if end == CRASHED else end for end in ends]
 
 
 def _end_of(case: Steps, cap_bytes: int | None) -> str:

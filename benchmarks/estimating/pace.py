@@ -18,7 +18,7 @@ from benchmarks.running.process import last_line
 from estimators.devices.kind import DeviceKind
 from estimators.tracing.tracer import trace
 from estimators.work import Work
-from scamp_service.sizing.calibration import DEVICE_KIND
+from scamp_service.sizing.calibration import DEVICE_KIND, QUICK
 from workloads.calibration.measure import CPU, prepare
 from workloads.calibration.probes import Probe, ProcessorTime, steps
 from workloads.parallel.apply import apply_plan
@@ -29,16 +29,16 @@ CALIBRATION_SECONDS = 600
 NUM_STEPS = 5
 PROBE_EVERY = 3  # every third of the calibration's own steps is measured again
 TITLE = "Seconds of a step"
-HEADER = ("predicted s", "drift", "measured s", "error", "scaled", "case")
+HEADER = ("predicted s", "drift", "measured s", "error", "scaled", "quick", "case")
 ABOUT = """\
 Processor seconds of one step of a rank with one thread, predicted after `scamp calibrate`, for models that were not
 part of the calibration. "Drift" is how much slower the machine has become since then: the calibration's own steps are
 measured again, in turns with those of the case. "Scaled" is the error after drift is taken out of each turn, which a
-user cannot do."""
+user cannot do. "Quick" is the error after the few seconds of calibration in which a service measures its machine by
+itself. Workloads with `.py` are files of a user."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All cases, or one small case; ``seed`` is not used."""
     every = [
         Case("gpt", 2, {"depth": 4, "width": 256, "context": 128}),
         Case("gpt", 8, {"depth": 2, "width": 128, "context": 256}),
@@ -64,6 +64,11 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         Case("hf_gpt2", 4, {"depth": 2, "width": 384, "context": 64}, optimizer="foreach"),
         Case("hf_bert", 2, {"depth": 4, "width": 256, "context": 128}, recompute=True),
         Case("hf_t5", 2, {"depth": 2, "width": 256, "context": 64}),
+        Case("convnext.py:Digits", 32, {"depth": 1, "width": 64}),
+        Case("convnext.py:Digits", 32, {"depth": 2, "width": 160}),
+        Case("shapes.py:Shapes", 8, {"shape": "small"}),
+        Case("shapes.py:Shapes", 8, {"shape": "wide layers"}),
+        Case("shapes.py:Shapes", 6, {"shape": "many layers"}),
     ]
     return every[:1] if quick else every
 
@@ -74,12 +79,14 @@ class Result:
 
     ``drift`` is measured over predicted seconds for a few of the calibration's own steps, at the time of the case: the
     change of the machine since the calibration, and the fit's own error. ``steady`` is measured seconds over drift.
+    ``quick`` are the seconds predicted after a quick calibration.
     """
 
     predicted: float
     measured: float
     drift: float
     steady: float
+    quick: float
 
     @property
     def error_pct(self) -> float:
@@ -92,15 +99,16 @@ class Result:
         return 100 * (self.predicted / self.steady - 1)
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         seconds = [f"{self.predicted:.3f}", f"{self.drift:.2f}", f"{self.measured:.3f}"]
-        return [*seconds, f"{self.error_pct:+.1f} %", f"{self.scaled_error_pct:+.1f} %"]
+        errors = (self.error_pct, self.scaled_error_pct, 100 * (self.quick / self.measured - 1))
+        return [*seconds, *(f"{error:+.1f} %" for error in errors)]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Median, 95th percentile and maximum of absolute errors, and the range of drift."""
     errors = sorted(abs(result.error_pct) for result in results)
     scaled = sorted(abs(result.scaled_error_pct) for result in results)
+    quick = [100 * abs(result.quick / result.measured - 1) for result in results]
     return {
         "step_cases": len(results),
         "step_median_pct": median(errors),
@@ -109,17 +117,21 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         "step_scaled_max_pct": scaled[-1],
         "step_drift_min": min(result.drift for result in results),
         "step_drift_max": max(result.drift for result in results),
+        "quick_median_pct": median(quick),
+        "quick_max_pct": max(quick),
+        "quick_full_apart_median_pct": median(100 * abs(result.quick / result.predicted - 1) for result in results),
     }
 
 
 def measure(case: Case, seconds: float) -> Result:
-    """The result of one case; ``seconds`` limits its real run. The first call also waits for the calibration."""
+    """The result of one case; ``seconds`` limits its real run. The first call also waits for both calibrations."""
     kind = calibration().result()
+    quick = predict(case, quick_calibration())
     real = json.loads(last_line("-m", "benchmarks.estimating.pace", case.to_json(), seconds=seconds))
     expected = kind.seconds(Work(tuple(real["probe_work"])))
     drifts = [seconds / expected for seconds in real["probe_seconds"]]
     steady = median(seconds / drift for seconds, drift in zip(real["seconds"], drifts, strict=True))
-    return Result(predict(case, kind), median(real["seconds"]), median(drifts), steady)
+    return Result(predict(case, kind), median(real["seconds"]), median(drifts), steady, quick)
 
 
 @cache
@@ -130,6 +142,13 @@ def calibration() -> Future[DeviceKind]:
         return DEVICE_KIND.validate_json(last_line("-m", "workloads.calibration.measure", seconds=CALIBRATION_SECONDS))
 
     return ThreadPoolExecutor(1).submit(calibrate)
+
+
+@cache
+def quick_calibration() -> DeviceKind:
+    """The quick calibration of this machine's CPU."""
+    command = ["-m", "workloads.calibration.measure", QUICK]
+    return DEVICE_KIND.validate_json(last_line(*command, seconds=CALIBRATION_SECONDS))
 
 
 def predict(case: Case, kind: DeviceKind) -> float:

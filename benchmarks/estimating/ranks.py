@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch.distributed import FileStore
@@ -52,26 +52,29 @@ class Divided(Protocol):
     def to_json(self) -> str: ...
 
 
+class Planned:
+    """A case with a plan, which another process reads as JSON."""
+
+    plan: Plan
+
+    def to_json(self) -> str:
+        return json.dumps({**vars(self), "plan": self.plan.to_json()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        data = json.loads(text)
+        return cls(**{**data, "plan": Plan.from_json(data["plan"])})
+
+
 @dataclass(frozen=True)
-class Case:
+class Case(Planned):
     """A built-in workload, or a model of the zoo, under a plan for several ranks."""
 
     model: str
     params: dict[str, Any]
     plan: Plan
 
-    def to_json(self) -> str:
-        """The case as JSON, for another process."""
-        return json.dumps({"model": self.model, "params": self.params, "plan": self.plan.to_json()})
-
-    @classmethod
-    def from_json(cls, text: str) -> Case:
-        """The case that ``to_json`` wrote."""
-        data = json.loads(text)
-        return cls(data["model"], data["params"], Plan.from_json(data["plan"]))
-
     def workload(self) -> Workload:
-        """A new workload."""
         if self.model in BUILT_INS:
             return load_workload(self.model, None)(self.params)
         return FunctionWorkload(make, {"model": self.model, **self.params})
@@ -94,7 +97,6 @@ whole parameters, it has the rank with the largest part: others may need far les
 
 
 def cases(quick: bool, seed: int) -> list[Case]:
-    """All cases, or the first one; ``seed`` is not used."""
     every = list(_cases())
     return every[:1] if quick else every
 
@@ -161,20 +163,17 @@ class Result:
         return [100 * (predicted / measured - 1) for predicted, measured in pairs]
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         worst = max(range(len(self.measured)), key=lambda rank: abs(self.errors_pct[rank]))
         sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.predicted[worst], self.measured[worst])]
         return [*sizes, f"{self.errors_pct[worst]:+.3f} %"]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Median and maximum of the absolute errors of all ranks."""
     errors = [abs(error) for result in results for error in result.errors_pct]
     return {"ranks_cases": len(results), "ranks_max_pct": max(errors), "ranks_median_pct": median(errors)}
 
 
 def measure(case: Case, seconds: float) -> Result:
-    """The result of one case; ``seconds`` limits its real run."""
     predicted, counted = predict(case), [int(line) for line in in_ranks(__name__, case, seconds)]
     if case.plan.zero1:  # it divides whole parameters, and the prediction is for the rank with the largest part
         predicted, counted = predicted[:1], [max(counted)]

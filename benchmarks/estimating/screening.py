@@ -98,14 +98,12 @@ class Result:
     differences: list[str]
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         numbers = [self.num_examples, self.num_checked, self.num_may_be_cheaper, self.num_compared, self.num_same]
         times = [f"{self.cold_seconds:.1f}", f"{self.cold_cpu_seconds:.1f}", f"{self.warm_seconds:.2f}"]
         return [*times, *map(str, numbers), str(self.difference_mib)]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Space]:
-    """The one case, or a small one."""
     return [Space(30, 20, 4, 1, 1024, 2, seed)] if quick else [Space(600, 200, 200, 64, 4096, 60, seed)]
 
 

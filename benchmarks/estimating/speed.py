@@ -73,12 +73,10 @@ class Result:
     seconds: list[float]
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [f"{median(self.seconds):.3g}", f"{max(self.seconds):.3g}"]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Speed]:
-    """All cases, or all except the slowest; ``seed`` is not used."""
     every = [
         Speed("cached_ms", "known structure", {"depth": 2, "width": 64}, Layout()),
         Speed("replay_ms", "exact replay, GPT of 1.3B", GPT_1P3B, Layout()),

@@ -106,7 +106,6 @@ class Result:
         return 100 * ((self.predicted if predicted is None else predicted) / self.measured - 1)
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         sizes = [f"{num_bytes / MIB:.0f}" for num_bytes in (self.predicted, self.measured)]
         errors = [f"{self.error_pct(num_bytes):+.1f} %" for num_bytes in (self.state_bytes, self.naive_bytes)]
         tracker = self.tracker_failure or f"{self.error_pct(self.tracker_bytes):+.2f} %"
@@ -131,7 +130,6 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def measure(case: Case, seconds: float) -> Result:
-    """The result of one case; ``seconds`` limits its real run."""
     traced = trace(recipe_of(case.workload()), case.layout, case.batch)
     tracker_bytes, tracker_failure = 0, ""
     try:

@@ -50,7 +50,6 @@ class Result:
         return (100 + self.error_pct) * (1 + UNKNOWN_CPU.unknown_percent / 100) - 100
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.on_cpu, self.on_unknown_cpu)]
         return [*sizes, f"{self.error_pct:+.2f} %", f"{self.with_margin_pct:+.2f} %"]
 
@@ -69,7 +68,6 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def measure(case: Case | Asked, seconds: float) -> Result:
-    """The result of one case."""
     return Result(*(_peak_bytes(case, device) for device in (CPU, UNKNOWN_CPU)))
 
 

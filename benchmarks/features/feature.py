@@ -36,7 +36,7 @@ class Feature:
     name: str
     workload: str
     plans: tuple[Plan, ...]
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict, hash=False)
     tolerance: float = 1e-5
     folder: Path = WORKLOADS
     reference: Plan = ONE

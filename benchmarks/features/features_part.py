@@ -28,7 +28,6 @@ _PAPERS = frozenset(workload.name for workload in PAPERS)
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All features, workloads and plans; a quick run has a few, each under one plan of two ranks."""
     every = [*FEATURES, *PAPERS]
     if not quick:
         return [Case(feature, plan) for feature in every for plan in feature.plans]

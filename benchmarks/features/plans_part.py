@@ -23,7 +23,6 @@ are those of the features. The last two models are drawn by a seed."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All models and plans; a quick run has the first plan of some groups for one model."""
     if quick:
         return [Case(feature, feature.plans[0]) for feature in every_kind()[::7]]
     return [Case(feature, plan) for feature in (*every_kind(), *drawn_models(seed)) for plan in feature.plans]

@@ -65,7 +65,6 @@ class Result:
         return 100 * (self.predicted_bytes - self.peak_bytes) / self.peak_bytes if self.peak_bytes else 0.0
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         errors = [f"{error:.1e}" for error in (self.error, self.gradient_error, self.resume_error)]
         return [*errors, f"{self.peak_bytes / 2**20:.2f}", f"{self.peak_pct:+.2f} %", self.after]
 
@@ -77,7 +76,7 @@ def measure(case: Case, seconds: float) -> Result:
     """
     _warm_up()
     feature, plan, after = case.feature, case.plan, case.feature.after(case.plan)
-    reference, gradients = _in_one_process(_Named(feature), seconds)
+    reference, gradients = _in_one_process(feature, seconds)
     with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:
         first = _trained(feature, plan, Path(folder), 0, HALF, seconds)
         second = _trained(feature, after, Path(folder), HALF, WHOLE, seconds)
@@ -122,24 +121,11 @@ class _Trained(NamedTuple):
     peak_bytes: int
 
 
-@dataclass(frozen=True)
-class _Named:
-    """A feature that is equal to another one of its name."""
-
-    feature: Feature
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Named) and other.feature.name == self.feature.name
-
-    def __hash__(self) -> int:
-        return hash(self.feature.name)
-
-
 @lru_cache(maxsize=1)
-def _in_one_process(named_feature: _Named, seconds: float) -> tuple[_Trained, Mapping[str, Tensor]]:
+def _in_one_process(feature: Feature, seconds: float) -> tuple[_Trained, Mapping[str, Tensor]]:
     with tempfile.TemporaryDirectory(prefix="scamp-features-") as folder:
-        reference = _trained(named_feature.feature, named_feature.feature.reference, Path(folder), 0, WHOLE, seconds)
-    return reference, _first_gradients(named_feature.feature, named_feature.feature.reference, seconds)
+        reference = _trained(feature, feature.reference, Path(folder), 0, WHOLE, seconds)
+    return reference, _first_gradients(feature, feature.reference, seconds)
 
 
 def _first_gradients(feature: Feature, plan: Plan, seconds: float) -> Mapping[str, Tensor]:

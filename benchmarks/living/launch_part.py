@@ -61,7 +61,6 @@ class Result:
     turnarounds: list[float] = field(default_factory=list)
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         cells = []
         for times in (self.launches, self.turnarounds):
             cells += [f"{median(times):.1f}", f"{quantiles(times, n=20)[-1]:.1f}"] if times else ["–", "–"]

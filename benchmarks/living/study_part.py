@@ -62,7 +62,6 @@ class Case:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """A study of 24 trials; a small one if ``quick``."""
     return [Case(seed, 4, 4, True)] if quick else [Case(seed, 24, 20)]
 
 
@@ -95,7 +94,6 @@ class Result:
         return 100 * abs(self.simulated_seconds / self.scamp_seconds - 1)
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         seconds = (self.static_seconds, self.tune_seconds, self.scamp_seconds, self.bound_seconds)
         ratios = [self.scamp_seconds / other for other in (self.static_seconds, self.tune_seconds, self.bound_seconds)]
         simulated = [f"{self.simulated_seconds:.1f}", f"{self.simulated_pct:.1f} %"]
@@ -204,7 +202,6 @@ def _expect_equal(expected: Mapping[int, float], values: Mapping[str, Mapping[in
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The mean ratios over all studies, and the worst difference of a simulation."""
     return {
         "live_static_ratio": fmean(result.scamp_seconds / result.static_seconds for result in results),
         "live_tune_ratio": fmean(result.scamp_seconds / result.tune_seconds for result in results),

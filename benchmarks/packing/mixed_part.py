@@ -30,16 +30,6 @@ the matrix products of data sheets, and a gang is as fast as its slowest rank. "
 time of the fewest device-seconds, where a T4 counts as {SPEEDS["T4"]:.2f} devices. Plans are those for V100-16."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One drawn study."""
-
-    seed: int
-
-    def __str__(self) -> str:
-        return str(self.seed)
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
     """Hours of the makespans and of the bound."""
@@ -54,18 +44,16 @@ class Result:
         return self.hours / self.alike_hours
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [f"{hours:.2f}" for hours in (self.alike_hours, self.hours, self.bound_hours)] + [f"{self.ratio:.3f}"]
 
 
-def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """Ten studies, or one."""
-    return [Case(seed + n) for n in range(1 if quick else 10)]
+def cases(quick: bool, seed: int) -> Sequence[int]:
+    return range(seed, seed + (1 if quick else 10))
 
 
-def measure(case: Case, seconds: float) -> Result:
+def measure(case: int, seconds: float) -> Result:
     """Simulate one study with and without knowing the kinds; ``seconds`` is not used."""
-    jobs = [Job(f"{n}", trial.options) for n, trial in enumerate(draw(case.seed, NUM_TRIALS))]
+    jobs = [Job(f"{n}", trial.options) for n, trial in enumerate(draw(case, NUM_TRIALS))]
     ours, alike = run(jobs, knows=True), run(jobs, knows=False)
     work = sum(min(shape.device_seconds or 0.0 for shape in job.shapes) for job in jobs)
     bound = work / (NODES_OF_KIND * PER_NODE * sum(SPEEDS.values()))
@@ -95,5 +83,4 @@ def _mib(kind: str) -> int:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The mean ratio."""
     return {"mixed_ratio": fmean(result.ratio for result in results)}

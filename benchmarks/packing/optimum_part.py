@@ -55,14 +55,12 @@ class Result:
         return self.ours / self.optimum
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         seconds = (f"{makespan:.0f}" for makespan in (self.optimum, self.ours, self.greedy))
         ratios = (f"{ratio:.4f}" for ratio in (self.ratio, self.greedy / self.optimum))
         return [str(self.num_trials), str(self.num_devices), *seconds, *ratios]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All proven instances, or the first five."""
     proven = [number for number in range(NUM_INSTANCES) if str(number) in optima()]
     return [Case(number) for number in (proven[:5] if quick else proven)]
 
@@ -85,7 +83,6 @@ def optima() -> dict[str, dict[str, float | str]]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """How many instances, and our makespan over the optimum."""
     return {
         "optimum_instances": len(results),
         "optimum_mean_ratio": fmean(result.ratio for result in results),

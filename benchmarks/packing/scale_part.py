@@ -60,7 +60,6 @@ class Result:
     busy: float
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         rate = self.num_trials / self.seconds
         return [
             f"{self.seconds:.2f}",

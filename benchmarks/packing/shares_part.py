@@ -59,13 +59,11 @@ class Result:
     num_taken: int
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         figures = fmean(self.ratios), pstdev(self.ratios), min(self.ratios), max(self.ratios)
         return [*(f"{figure:.3f}" for figure in figures), str(self.num_taken)]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """Studies of each size, or of two."""
     numbers = NUMBERS[:1] if quick else NUMBERS
     return [*(Case(number, True, seed) for number in numbers), Case(NUMBERS[2], False, seed)]
 

@@ -44,7 +44,6 @@ class Result:
     num_devices: int
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [f"{self.p50_us:.1f}", f"{self.p99_us:.1f}", str(NUM_PLACED)]
 
 
@@ -88,5 +87,4 @@ def _run(case: Case) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The slower of the two largest clusters."""
     return {"place_p99_us": max(result.p99_us for result in results if result.num_devices == 10_000)}

@@ -79,14 +79,12 @@ class Result:
         return self.hours["pack"] / self.hours["static"]
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         hours = [self.hours["static"], *(self.hours[name] for name in POLICIES), self.bound_hours]
         shares = (self.communication_static, self.communication)
         return [*(f"{hour:.2f}" for hour in hours), f"{self.ratio:.3f}", *(f"{100 * share:.1f} %" for share in shares)]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All seeds, or the first two."""
     return [Case(study_seed) for study_seed in ([0, 1] if quick else [*JUDGED_ON, *CHOSEN_ON])]
 
 

@@ -81,7 +81,6 @@ class Result:
         return self.hours["fixed"] / self.hours[policy]
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         done = [str(self.done[name]) for name in ("fixed", "elastic", "growing")]
         hours = [f"{self.hours[name]:.2f}" for name in ("fixed", "pack", "elastic", "growing")]
         ratios = self.jobs_ratio("growing"), self.completion_ratio("growing")
@@ -89,7 +88,6 @@ class Result:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """Five traces at each load, or one at the highest."""
     return [Case(LOADS[-1], seed)] if quick else [Case(load, seed + n) for load in LOADS for n in range(5)]
 
 
@@ -163,11 +161,11 @@ def _run(jobs: Sequence[Job], policy: str, restart_seconds: float | None = None)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Means over the traces at the highest load."""
     highest = [result for result in results if result.load == max(other.load for other in results)]
     return {
         "elastic_jobs_ratio": fmean(result.jobs_ratio("growing") for result in highest),
         "elastic_completion_ratio": fmean(result.completion_ratio("growing") for result in highest),
         "elastic_jobs_ratio_with_equal_batches": fmean(result.jobs_ratio("elastic") for result in highest),
         "elastic_completion_ratio_with_equal_batches": fmean(result.completion_ratio("elastic") for result in highest),
+        "pack_completion_ratio": fmean(result.completion_ratio("pack") for result in highest),
     }

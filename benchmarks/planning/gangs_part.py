@@ -30,6 +30,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.covering import divided
 from benchmarks.estimating import zoo
+from benchmarks.estimating.ranks import Planned
 from benchmarks.running.process import last_line
 from benchmarks.running.results import Finding
 from estimators.devices.communication import message_seconds, step_time
@@ -74,7 +75,7 @@ were drawn by the seed, and were not looked at while the prediction was made."""
 
 
 @dataclass(frozen=True)
-class Gang:
+class Gang(Planned):
     """A model under a plan of several ranks: a built-in workload, or a model of ``divided.py`` or of the zoo."""
 
     model: str
@@ -84,7 +85,6 @@ class Gang:
     quick: bool = False
 
     def workload(self) -> Workload:
-        """A new workload."""
         if self.model in BUILT_INS:
             return load_workload(self.model, None)(self.params)
         make = divided.make if self.model in divided.MODELS else zoo.make
@@ -94,16 +94,6 @@ class Gang:
     def name(self) -> str:
         """The model and its batch, whose plans are compared with each other."""
         return " ".join([self.model, *(f"{name}={value}" for name, value in self.params.items())])
-
-    def to_json(self) -> str:
-        """The case as JSON, for another process."""
-        return json.dumps({**vars(self), "plan": self.plan.to_json()})
-
-    @classmethod
-    def from_json(cls, text: str) -> Gang:
-        """The case that ``to_json`` wrote."""
-        data = json.loads(text)
-        return cls(**{**data, "plan": Plan.from_json(data["plan"])})
 
     def __str__(self) -> str:
         return f"{self.name}: {self.plan}{' (unseen)' if self.unseen else ''}"
@@ -193,7 +183,6 @@ class Result:
         return self.measured * self.predicted / self.scaled
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         seconds = [f"{1e3 * value:.1f}" for value in (self.predicted, self.measured)]
         errors = [f"{error:+.1f} %" for error in (self.error_pct, self.scaled_error_pct)]
         return [*seconds, *errors, f"{self.waiting:.0%}", f"{self.others:.0%}"]
@@ -249,7 +238,7 @@ def notes(findings: Sequence[Finding]) -> list[str]:
 
 
 def measure(case: Gang, seconds: float) -> Result:
-    """The result of one gang; ``seconds`` limits its real run. The first call also calibrates."""
+    """The result of one gang. The first call also calibrates."""
     kind = calibration(1 if case.quick else ROUNDS)
     work = traced(case)
     predicted, waiting = predict(case, work, kind)

@@ -120,7 +120,6 @@ class Result:
     value: float = 0.0
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [f"{self.seconds:.3f}", self.plan]
 
 
@@ -139,7 +138,6 @@ def notes(findings: Sequence[Finding]) -> list[str]:
 
 
 def measure(case: Case, seconds: float) -> Result:
-    """The result of one case; ``seconds`` is not used, as all cases are short."""
     if isinstance(case, RandomQuestions):
         return _compared(case)
     return _searched(case) if isinstance(case, Large) else _shared(case)

@@ -55,7 +55,6 @@ class Case:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """Every order on balanced and unbalanced stages, or one of them if ``quick``; ``seed`` is not used."""
     if quick:
         return [Case("zbv", False)]
     names = ["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev", *ORDERS]
@@ -144,13 +143,11 @@ class Result:
         return 100 * (self.simulated_seconds / self.real_seconds - 1)
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         seconds = (f"{value:.3f}" for value in (self.simulated_seconds, self.real_seconds))
         return [*seconds, f"{self.error_pct:+.1f} %", f"{self.bubble_share:.0%}"]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The number of cases, and the mean and the largest absolute error."""
     errors = [abs(result.error_pct) for result in results]
     return {
         "simulator_cases": len(results),
@@ -166,7 +163,6 @@ def notes(findings: Sequence[Finding]) -> list[str]:
 
 
 def measure(case: Case, seconds: float) -> Result:
-    """The result of one case; ``seconds`` limits its real run."""
     schedule = case.schedule()
     stages = case.stages(schedule)
     try:

@@ -29,7 +29,6 @@ class Case:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All scripts: each takes milliseconds."""
     return [
         Case(folder, "workloads.adapters" in (folder / "after.py").read_text())
         for folder in sorted(PORTS.iterdir())
@@ -53,7 +52,6 @@ class Result:
         return 100 * (self.num_added + self.num_removed) / self.num_lines
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         counts = map(str, (self.num_lines, self.num_added, self.num_removed))
         return [*counts, f"{self.changed_pct:.0f} %", str(self.num_study_lines)]
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from estimators.model import MIB
 
-GIB = 2**30
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.curves.forks import in_forks
+from benchmarks.features.running import Reports
 from estimators.model import Candidate, Plan
 
 FOLDER = Path(__file__).parent / "own_code"
@@ -75,32 +76,15 @@ def _train(
         resume=CheckpointName(*before) if before else None, metrics=["nll"], until=until,
     )  # fmt: skip
     train(job, rank, plan.world_size, FileStore(str(store), plan.world_size) if plan.world_size > 1 else None, reports)
-    return reports.values
+    return reports.evaluations
 
 
-class _Reports:
+class _Reports(Reports):
     """Keeps every evaluation."""
 
     def __init__(self) -> None:
-        self.values: dict[int, float] = {}
+        super().__init__()
+        self.evaluations: dict[int, float] = {}
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self.values[step] = values["nll"]
-
-    def measured(self, peak_bytes: int) -> None: ...
-
-    def communicated(self, share: float) -> None: ...
-
-    def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None: ...
-
-    def learned_noise(self, noise_scale: float) -> None: ...
-
-    def progressed(self, step: int) -> None: ...
-
-    def checkpoint(self, step: int) -> None: ...
-
-    def needed_checkpoints(self) -> Sequence[Any]:
-        return ()
-
-    def should_stop(self) -> bool:
-        return False
+        self.evaluations[step] = values["nll"]

@@ -73,12 +73,10 @@ class Result:
         return 100 * (self.predicted - self.measured)
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [f"{self.predicted:.0%}", f"{self.measured:.0%}", f"{self.points:+.1f}"]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All sizes and plans, or two plans."""
     every = [Case(size, plan, params) for size, params in _SIZES.items() for plan in _PLANS]
     return [replace(every[0], quick=True)] if quick else every
 

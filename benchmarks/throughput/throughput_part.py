@@ -65,7 +65,6 @@ class Case:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All plans, each with all options; in a quick run two plans, with one repeat."""
     if quick:
         return [Case("Words", plan, "", 1) for plan in ("1 rank", "2 replicas")]
     every = [Case(name, plan, variant) for name in ("Words", "Pictures") for plan in PLANS for variant in VARIANTS]
@@ -86,7 +85,6 @@ class Result:
         return median(self.ratios)
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         times = [f"{1000 * self.hand_seconds:.1f}", f"{1000 * self.scamp_seconds:.1f}"]
         return [*times, f"{self.ratio:.3f}", f"{min(self.ratios):.3f}", f"{max(self.ratios):.3f}"]
 
@@ -105,7 +103,6 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The lowest ratio of all cases, and their median."""
     ratios = [result.ratio for result in results]
     return {
         "throughput_cases": len(ratios),

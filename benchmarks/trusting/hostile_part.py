@@ -30,12 +30,10 @@ class Result:
     hung: int
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [str(self.read), str(self.hung)]
 
 
 def cases(quick: bool, seed: int) -> Sequence[str]:
-    """All, or every tenth; none where no such service can be started. ``seed`` is not used."""
     return [] if why_not() else list(CASES)[:: 10 if quick else 1]
 
 

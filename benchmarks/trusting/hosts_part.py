@@ -27,12 +27,10 @@ class Result:
     seconds: float
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [str(self.hosts), f"{self.seconds:.0f}"]
 
 
 def cases(quick: bool, seed: int) -> Sequence[str]:
-    """All, or none if they would take too long or hosts cannot be made here; ``seed`` is not used."""
     return [] if quick or why_not() else list(_CASES)
 
 
@@ -43,5 +41,4 @@ def measure(case: str, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The number of hosts over which gangs have trained."""
     return {"hosts": max(result.hosts for result in results)}

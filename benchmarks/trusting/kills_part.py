@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.running.results import Finding
+from benchmarks.trusting.api_part import p95
 from tests.services.kills import Losses, UnderFire
 from tests.services.postgres import find_postgres, postgres
 
@@ -62,10 +63,9 @@ class Result:
     why: list[str]
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         counts = (len(self.seconds), self.lost, self.duplicated, self.missing_metrics, self.leaked_mib)
         times = [seconds for _, seconds in self.seconds]
-        return [*map(str, counts), f"{statistics.median(times):.1f}", f"{_p95(times):.1f}"]
+        return [*map(str, counts), f"{statistics.median(times):.1f}", f"{p95(times):.1f}"]
 
 
 def measure(case: Case, seconds: float) -> Result:
@@ -97,7 +97,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         "kills_duplicated": sum(result.duplicated for result in results),
         "kills_missing_metrics": sum(result.missing_metrics for result in results),
         "kills_leaked_mib": sum(result.leaked_mib for result in results),
-        "kills_recover_p95_seconds": round(_p95(times), 1),
+        "kills_recover_p95_seconds": round(p95(times), 1),
         "backends": len({result.backend for result in results}),
     }
 
@@ -113,7 +113,3 @@ def notes(findings: Sequence[Finding]) -> list[str]:
         middle, longest = statistics.median(times), max(times)
         lines.append(f"  {victim:20} {len(times):4}   median {middle:5.1f} s   longest {longest:5.1f} s")
     return lines
-
-
-def _p95(times: Sequence[float]) -> float:
-    return statistics.quantiles(times, n=20)[-1] if len(times) > 1 else max(times)

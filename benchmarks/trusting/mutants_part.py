@@ -220,7 +220,6 @@ MUTANTS = (
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """Every mutant, or two that are soon caught; ``seed`` is not used."""
     return MUTANTS[1:4:2] if quick else MUTANTS
 
 
@@ -233,7 +232,6 @@ class Result:
     why: str = ""
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return ["yes" if self.caught else "NO", f"{self.seconds:.0f}"]
 
 
@@ -266,7 +264,6 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The number of mutants, and of those that were caught."""
     return {"mutants": len(results), "mutants_caught": sum(result.caught for result in results)}
 
 

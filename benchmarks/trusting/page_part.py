@@ -89,7 +89,6 @@ class Result:
     busy_pct: float
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [f"{self.first_chart_seconds:.2f}", f"{self.blocked_pct:.1f}", f"{self.busy_pct:.1f}"]
 
 
@@ -106,7 +105,6 @@ def notes(findings: Sequence[object]) -> list[str]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The figures of the largest study."""
     largest = max(results, key=lambda result: result.num_trials)
     return {"first_chart_seconds": largest.first_chart_seconds, "live_page_blocked_pct": largest.blocked_pct}
 

@@ -72,7 +72,6 @@ class Result:
     live_tick_ms: float
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [f"{value:.1f}" for value in (self.tick_ms, self.propose_ms, self.study_ms, self.live_tick_ms)]
 
 
@@ -95,7 +94,6 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def measure(case: Case, seconds: float) -> Result:
-    """The result of one case; ``seconds`` is not used, as all cases are short."""
     with database(case.num_trials, 0) as (settings, store):
         tick_ms, propose_ms = _ticks(store)
         study_ms = _request(settings)

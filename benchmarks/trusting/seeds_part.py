@@ -59,7 +59,6 @@ class Result:
         return self.lost + self.duplicated + self.oversubscribed + self.stuck
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [str(count) for count in (self.seeds, self.failed, self.terms, self.crashes, self.pauses)]
 
 

@@ -9,11 +9,11 @@ minutes.
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
 import time
 import warnings
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.covering.models.families import find_task, make
+from benchmarks.curves.forks import in_forks, limited
 from workloads.function import FunctionWorkload
 from workloads.training.step import train_step
 
@@ -65,20 +66,10 @@ def _lines(listed: dict[str, dict[str, Any]]) -> str:
 
 
 def _in_fork(family: str) -> dict[str, Any]:
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-            os.write(write, json.dumps(_run(family)).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with open(read, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return json.loads(said) if said else {"error": f"takes more than {SECONDS} s of processor time, or crashes"}
+    (answer,) = in_forks([partial(limited, partial(_run, family), SECONDS, MEMORY_BYTES)], 100 * SECONDS)
+    return (
+        {"error": f"takes more than {SECONDS} s of processor time, or crashes"} if isinstance(answer, str) else answer
+    )
 
 
 def _run(family: str) -> dict[str, Any]:

@@ -50,12 +50,10 @@ class Case(Gang):
     """A workload of ``evaluated.py`` under a plan, whose micro-batch of evaluations is that of the case."""
 
     def workload(self) -> Workload:
-        """A new workload."""
         return MODELS[self.params["model"]](self.params)
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """The chosen cases, and ``NUM_DRAWN`` drawn by ``seed`` at the end; or a small one."""
     chosen = list(_chosen())
     if quick:
         return chosen[:1]
@@ -121,7 +119,6 @@ def notes(findings: Sequence[Finding]) -> list[str]:
 
 
 def measure(case: Case, seconds: float) -> Result:
-    """The result of one case; ``seconds`` limits its real run."""
     plan, recipe = case.plan, recipe_of(case.workload())
     curves = {layout: trace(recipe, layout, plan.micro_batch).evaluation for layout in plan.layouts}
     layouts = [plan.layout_of(rank) for rank in range(plan.world_size)]

@@ -44,7 +44,6 @@ class Result:
     refused_at: str = ""
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the family."""
         size = "" if self.refusal else f"{self.predicted / MIB:.0f}"
         answer = "refused" if self.refusal else "bounded" if self.assumptions else "answered"
         seconds = [f"{duration:.1f}" for duration in (self.wall_seconds, self.cpu_seconds, self.tracker_seconds)]
@@ -52,7 +51,6 @@ class Result:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Asked]:
-    """All families in the list, or a few; ``seed`` is not used."""
     return [Asked("models/families", {"family": name, "batch": BATCH}) for name in (QUICK if quick else LISTED)]
 
 

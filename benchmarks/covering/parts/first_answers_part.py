@@ -52,7 +52,6 @@ class Result:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All models, or one; ``seed`` is not used."""
     names = sorted(file.stem for file in _FOLDER.glob("*.py") if file.stem != "__init__")
     return [Case(name) for name in (names[:1] if quick else names)]
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 from benchmarks.covering import divided
 from benchmarks.estimating import ranks
@@ -34,25 +34,14 @@ two, and the error is the distance to the nearer one. The last {NUM_DRAWN} gangs
 
 
 @dataclass(frozen=True)
-class Gang:
+class Gang(ranks.Planned):
     """A model of ``divided.py`` under a plan for several ranks."""
 
     params: dict[str, Any]
     plan: Plan
 
     def workload(self) -> Workload:
-        """A new workload."""
         return FunctionWorkload(divided.make, self.params)
-
-    def to_json(self) -> str:
-        """The case as JSON, for another process."""
-        return json.dumps({"params": self.params, "plan": self.plan.to_json()})
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The case that ``to_json`` wrote."""
-        data = json.loads(text)
-        return cls(data["params"], Plan.from_json(data["plan"]))
 
     def __str__(self) -> str:
         model, *others = self.params.items()
@@ -60,7 +49,6 @@ class Gang:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Gang]:
-    """The chosen gangs, and ``NUM_DRAWN`` drawn by ``seed`` at the end; or a small one."""
     if quick:
         return [Gang(_params("grouped", 128, size=64), Plan(1, dp_shard=2))]
     chosen = list(_chosen())
@@ -140,7 +128,6 @@ class Result:
         return [100 * (p / a - 1) for p, a in zip(self.predicted, self.allocated, strict=True)]
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         worst = max(range(len(self.predicted)), key=lambda rank: abs(self.errors_pct[rank]))
         sizes = (f"{sizes[worst] / MIB:.1f}" for sizes in (self.predicted, self.allocated, self.counted))
         return [*sizes, f"{self.errors_pct[worst]:+.2f} %"]
@@ -164,7 +151,6 @@ def notes(findings: Sequence[Finding]) -> list[str]:
 
 
 def measure(case: Gang, seconds: float) -> Result:
-    """The result of one gang; ``seconds`` limits its real run."""
     return compared(__name__, case, seconds)
 
 

@@ -56,7 +56,6 @@ class Result:
         return max(self.error, self.evaluated) > TOLERANCE or max(self.gradients, self.divided) > ROUNDING
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         if self.library or self.refusal:
             return ["", "", "", "", "the library fails" if self.library else "refused"]
         values = self.error, self.gradients, self.divided, self.evaluated
@@ -83,7 +82,6 @@ def _drawn(seed: int) -> list[Head]:
 
 
 def measure(case: Head, seconds: float) -> Result:
-    """The result of one case; ``seconds`` is not used, as every model is small."""
     try:
         held = held_to_library(workload_of(case.name, case.family, case.problem))
     except LibraryFails as error:

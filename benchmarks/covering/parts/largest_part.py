@@ -47,7 +47,6 @@ class Limited:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Limited]:
-    """All cases, or a small one; ``seed`` is not used."""
     return _CASES[:1] if quick else _CASES
 
 
@@ -93,7 +92,6 @@ class Result:
     end: str
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [str(self.limit_mib), str(self.largest), str(self.reserved_mib), self.end or "fits"]
 
 
@@ -109,7 +107,6 @@ def notes(findings: Sequence[Finding]) -> list[str]:
 
 
 def measure(case: Limited, seconds: float) -> Result:
-    """The result of one case; ``seconds`` limits its real run."""
     traced = trace(recipe_of(case.asked(TRACED_BATCH).workload()), Layout(), TRACED_BATCH)
     profile = profile_of({Layout(): traced})
     largest = largest_micro_batch(profile, Layout(), case.limit_mib)

@@ -28,20 +28,17 @@ class Result(Compared):
     assumed: str
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         if self.refusal:
             return ["", "", "refused", self.refusal]
         return [*self.cells((self.predicted, self.measured)), self.assumed]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Asked]:
-    """All forms, or one; ``seed`` is not used."""
     every = [Asked("masked", {"model": form, "batch": 16}) for form in FORMS]
     return every[:1] if quick else every
 
 
 def measure(case: Asked, seconds: float) -> Result:
-    """The result of one case; ``seconds`` limits its real run."""
     answer = ask(case)
     assumed = ", ".join(assumption.split(" (")[0] for assumption in answer.assumptions)
     measured = 0 if answer.refusal else counted_peak(case, seconds)

@@ -107,7 +107,6 @@ class Result:
         return 100 * ((self.predicted if predicted is None else predicted) / self.measured - 1)
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         if self.refusal:
             return ["", "", "refused", ""]
         tracker = self.tracker_failure or f"{self.error_pct(self.tracker_bytes):+.2f} %"
@@ -139,7 +138,6 @@ def notes(findings: Sequence[Finding]) -> list[str]:
 
 
 def measure(case: Asked, seconds: float) -> Result:
-    """The result of one case; ``seconds`` limits its real run."""
     answer = ask(case)
     if answer.refusal:
         return Result(0, 0, answer.refusal, 0, "not asked")

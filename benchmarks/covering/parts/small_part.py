@@ -40,7 +40,6 @@ class Result(Compared):
     objects: int
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return ["", "", "", "refused"] if self.refusal else self.cells((self.predicted, self.objects, self.measured))
 
 
@@ -57,14 +56,12 @@ def cases(quick: bool, seed: int) -> Sequence[Asked]:
 
 
 def measure(case: Asked, seconds: float) -> Result:
-    """The result of one case; ``seconds`` limits its real run."""
     answer = ask(case)
     counted = 0 if answer.refusal else _counted_peak(case, seconds)
     return Result(answer.predicted + answer.objects, counted, answer.refusal, answer.objects)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The number of cases, and their largest absolute error."""
     errors = [abs(result.error_pct) for result in results if not result.refusal]
     values: dict[str, float] = {"small_ops_cases": len(errors), "small_ops_refused": len(results) - len(errors)}
     return {**values, "small_ops_max_pct": max(errors)} if errors else values

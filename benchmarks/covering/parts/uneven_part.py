@@ -33,12 +33,10 @@ class Gang(gangs_part.Gang):
     """A model of ``uneven.py`` under a plan for several ranks."""
 
     def workload(self) -> Workload:
-        """A new workload."""
         return FunctionWorkload(uneven.make, self.params)
 
 
 def cases(quick: bool, seed: int) -> Sequence[Gang]:
-    """The chosen gangs, and ``NUM_DRAWN`` drawn by ``seed`` at the end; or a small one."""
     chosen = list(_chosen())
     if quick:
         return chosen[:1]

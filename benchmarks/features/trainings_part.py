@@ -60,7 +60,6 @@ class Result:
     steps: int
 
     def row(self) -> list[str]:
-        """The cells of the table under ``HEADER``, without the case."""
         return [f"{self.before:.4f}", f"{self.after:.4f}", str(self.steps)]
 
 
