@@ -41,7 +41,7 @@ from workloads.loading import load_workload
 SECONDS = 280.0
 """Limit of one training."""
 BEGIN, END = "<!-- written by python -m benchmarks.papers -->\n", "<!-- end -->\n"
-DIGITS = {"workload": "larger_batches.py:Digits", "folder": EXAMPLES}
+DIGITS = Feature("digits", "larger_batches.py:Digits", (ONE,), folder=EXAMPLES)
 FEATURES = {feature.name: feature for feature in PAPERS}
 
 
@@ -92,7 +92,7 @@ def step_seconds(num_devices: int, batch: int, keep: Callable[[Spread], bool] = 
 
 def accuracies(plan: Plan, steps: int, **params: Any) -> list[float]:
     """Accuracies on held-out digits every five steps of the plan's training by SGD with momentum."""
-    feature = Feature("digits", plans=(plan,), params=params, **DIGITS)
+    feature = replace(DIGITS, plans=(plan,), params=params)
     with tempfile.TemporaryDirectory(prefix="scamp-papers-") as folder:
         ranks = [partial(_accuracies, feature, plan, rank, Path(folder), steps) for rank in range(plan.world_size)]
         return list(in_forks(ranks, SECONDS)[0])
