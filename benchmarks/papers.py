@@ -169,7 +169,7 @@ ENTRIES: Mapping[str, Entry] = {
         lambda: f"{figures(search_part, quick=True)['mixed_ratio']:.2f}",
         "computed from fp32 FLOP/s of data sheets; a BERT-large, 8 and 8 GPUs"),
     "whale-scaling": Entry(
-        f"{WHALE}, M6-10B", "throughput of a model of 10 billion parameters, of linear scaling", "91 %",
+        f"{WHALE}, as in sciencestack.ai", "throughput of a model of 10 billion parameters, of linear scaling", "91 %",
         lambda: f"{100 * step_seconds(64, 512) / step_seconds(256, 2048):.1f} %",
         "simulated; a GPT on 64 and on 256 V100-32, half precision, links of the catalogue, which are assumed"),
     "superscaler-plans": Entry(
