@@ -1,5 +1,7 @@
 // Numbers, sizes, times and plans as text.
 
+import { TERMINAL } from "./states.js";
+
 /** @typedef {number | null | undefined} Maybe a number that may not be known */
 
 const MIB = 2 ** 20;
@@ -232,7 +234,10 @@ export function microBatch(plan) {
  * @returns {string}
  */
 export function planWords(trial) {
-  if (!trial.plan_text) return trial.state === "INFEASIBLE" ? "No plan fits" : "No plan yet";
+  if (!trial.plan_text) {
+    if (trial.state === "INFEASIBLE") return "No plan fits";
+    return TERMINAL.has(trial.state) ? "It ended before it had a plan" : "No plan yet";
+  }
   return `${trial.plan_text}; effective batch ${count(trial.batch)}`;
 }
 

@@ -4,7 +4,7 @@ import { aside, card, scrolling, tableHead } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { stateMark } from "../elements/marks.js";
 import { clock, count, duration, mib, plural, stepWords, toMib } from "../format.js";
-import { ranOut } from "../states.js";
+import { ranOut, TERMINAL } from "../states.js";
 
 /** @import { AttemptView, TrialView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
@@ -79,7 +79,9 @@ function nothingRun(trial) {
   const words =
     trial.state === "INFEASIBLE"
       ? "No plan fits, so the trial was never launched and has used no device."
-      : "The trial has not been launched yet.";
+      : TERMINAL.has(trial.state)
+        ? "The trial was never launched."
+        : "The trial has not been launched yet.";
   return h("tbody", {}, h("tr", {}, h("td", { colspan: COLUMNS.length, class: "muted" }, words)));
 }
 
