@@ -225,7 +225,6 @@ ENTRIES: Mapping[str, Entry] = {
 
 
 def main() -> None:
-    """Run the chosen entries."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only entries that take seconds")
     parser.add_argument("--only", choices=ENTRIES, metavar="ID", help=f"only this entry: {', '.join(ENTRIES)}")

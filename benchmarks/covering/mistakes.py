@@ -352,7 +352,6 @@ def measure(case: Mistake, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """How many mistakes were made, and the percentage of clear answers."""
     num_clear = sum(not result.faults for result in results)
     return {"mistakes": len(results), "mistakes_clear_pct": 100 * num_clear / len(results)}
 

@@ -90,7 +90,6 @@ def _divided(name: str, workload: str, folder: Path, params: Mapping[str, Any], 
 
 
 def figures(answers: Mapping[Complete, Mapping[str, Any]]) -> dict[str, float]:
-    """Number of trainings, of alarms, which are all false, and of failures; mean share of checks in percent."""
     kinds = Counter(next(iter(answer)) for answer in answers.values())
     shares = [
         answer["check_share"] for case, answer in answers.items() if case.steps == MANY and "check_share" in answer

@@ -82,7 +82,6 @@ class Result:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Point]:
-    """100 random points drawn with ``seed``, or two small ones."""
     source = random.Random(seed)
     every = [draw(source) for _ in range(100)]
     if quick:  # formulas for one rank of one workload take a fifth of the time
@@ -92,7 +91,6 @@ def cases(quick: bool, seed: int) -> Sequence[Point]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The largest difference in bytes, the number of fallbacks, and the mean time of a curve."""
     apart = [error for result in results for error in (result.curve_apart, result.formula_apart) if error is not None]
     return {
         "envelope_points": len(results),

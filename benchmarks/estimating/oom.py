@@ -120,7 +120,6 @@ def measure(rank: Rank, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Counts of decisions for all ranks, then for the new and for the used ones."""
     groups = {
         "oom": results,
         "oom_new": [result for result in results if not result.used],

@@ -105,7 +105,6 @@ class Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Median, 95th percentile and maximum of absolute errors, and the range of drift."""
     errors = sorted(abs(result.error_pct) for result in results)
     scaled = sorted(abs(result.scaled_error_pct) for result in results)
     quick = [100 * abs(result.quick / result.measured - 1) for result in results]

@@ -108,7 +108,6 @@ def cases(quick: bool, seed: int) -> Sequence[Space]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Seconds of the one result, and how its answers compare."""
     (result,) = results
     return {
         "screen_cold_seconds": result.cold_seconds,

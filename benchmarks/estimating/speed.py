@@ -99,7 +99,6 @@ def measure(case: Speed, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Medians by case, in seconds or, where the key says so, milliseconds."""
     scale = {"cached_ms": 1e3, "replay_ms": 1e3}
     return {result.figure: scale.get(result.figure, 1) * median(result.seconds) for result in results}
 

@@ -113,7 +113,6 @@ class Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Median and 95th percentile of absolute errors, the lowest error, and medians of the other estimates."""
     errors = [result.error_pct() for result in results]
     sizes = sorted(map(abs, errors))
     tracked = [abs(result.error_pct(result.tracker_bytes)) for result in results if not result.tracker_failure]

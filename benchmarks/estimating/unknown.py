@@ -55,7 +55,6 @@ class Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """How many peaks differ by 0.1 % or more, the lowest error, and the MiB that are added in place of knowledge."""
     errors = [result.error_pct for result in results]
     added = [result.on_unknown_cpu * UNKNOWN_CPU.unknown_percent / 100 / MIB for result in results]
     return {

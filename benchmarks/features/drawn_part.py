@@ -25,6 +25,5 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Counts and errors, without those that the features have already."""
     values = trained.figures(results, "drawn")
     return {name: value for name, value in values.items() if name.startswith("drawn")}

@@ -36,7 +36,6 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Counts and errors; those of resumes and of executed peaks are of features and workloads together."""
     workloads = [result for result in results if result.feature in _PAPERS]
     together = trained.figures(results, "all")
     return {

@@ -29,7 +29,6 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Counts and errors; those of the peaks have names of their own."""
     values = trained.figures(results, "plans")
     peaks = {f"plans_{name}": value for name, value in values.items() if name.startswith("executed")}
     if tables := [result.error for result in results if result.feature.startswith("tables")]:

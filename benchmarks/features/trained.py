@@ -95,7 +95,6 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result], name: str) -> dict[str, float]:
-    """Counts and errors, by keys that begin with ``name``; bf16 and fp16, which round more, have their own errors."""
     exact = [result for result in results if result.is_exact]
     rounded = [result for result in results if not result.is_exact]
     resumed = [result for result in results if result.after != result.plan]

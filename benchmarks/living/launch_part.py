@@ -42,7 +42,6 @@ class Case:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """Single ranks and gangs of four in ScaMP, and single ranks in Ray Tune; a few single ranks if ``quick``."""
     if quick:
         return [Case("ScaMP", 1, 20)]
     return [Case("ScaMP", 1, 400), Case("ScaMP", NUM_DEVICES, 60), Case("Ray Tune", 1, 60)]
@@ -117,7 +116,6 @@ def _training(number: int) -> Training:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Medians of launches and turnarounds, and trials per second against Ray Tune."""
     values, rates = dict[str, float](), dict[str, float]()
     for result in results:
         if result.num_ranks == 1:

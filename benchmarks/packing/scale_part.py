@@ -42,7 +42,6 @@ class Case:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """1,024 GPUs with 10,000 trials, and 10,000 with 100,000; the smaller one alone if ``quick``."""
     sizes = [(1_024, 10_000)] if quick else [(1_024, 10_000), (10_000, 100_000)]
     return [Case(gpus, trials, policy, seed) for gpus, trials in sizes for policy in POLICIES]
 
@@ -80,7 +79,6 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Seconds and megabytes of the default policy, ``pack``."""
     values: dict[str, float] = {}
     for result in results:
         if result.policy == "pack" and result.num_gpus == 1_024:

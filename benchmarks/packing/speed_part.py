@@ -48,7 +48,6 @@ class Result:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """Clusters of 64 and of 10,000 devices."""
     return [Case(10_000, 1), Case(10_000, 4)] if quick else [Case(64, 4), Case(10_000, 1), Case(10_000, 4)]
 
 

@@ -54,8 +54,6 @@ candidates: with large batches and contexts 8 GPUs are used nearly as well as on
 
 @dataclass(frozen=True)
 class Case:
-    """One drawn study."""
-
     seed: int
 
     def __str__(self) -> str:

@@ -54,8 +54,6 @@ where a batch of any size within the user's range is worth its number of samples
 
 @dataclass(frozen=True)
 class Case:
-    """One drawn trace at a load."""
-
     load: float
     seed: int
 

@@ -189,7 +189,6 @@ class Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Median and 95th percentile of absolute errors, of all gangs and of the unseen ones, and the regret of models."""
     values: dict[str, float] = {"gang_pairs": len(results)}
     unseen = [result for result in results if result.unseen]
     for name, group in (("gang", results), ("gang_unseen", unseen)):

@@ -124,7 +124,6 @@ class Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Instances and mismatches of all random questions, and the figure of every other case."""
     counts: dict[str, float] = {
         "search_instances": sum(result.instances for result in results),
         "search_mismatches": sum(result.mismatches for result in results),

@@ -123,7 +123,6 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> Mapping[str, float | Mapping[str, float]]:
-    """Errors over all rows, by kind of plan, and of unseen rows alone."""
     errors = [abs(result.error_pct) for result in results if result.error_pct is not None]
     unseen = [abs(result.error_pct) for result in results if result.error_pct is not None and not result.seen]
     kinds = defaultdict(list)

@@ -110,7 +110,6 @@ def _waiting_share(feature: Feature, plan: Plan, rank: int, folder: Path) -> lis
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Number of gangs, and the median and largest absolute error in percentage points."""
     points = [abs(result.points) for result in results]
     return {
         "communication_gangs": len(points),

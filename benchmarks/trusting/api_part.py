@@ -55,7 +55,6 @@ class Result:
 
 
 def cases(quick: bool, seed: int) -> Sequence[str]:
-    """Both kinds of slow uploads, or the one that takes less time; ``seed`` is not used."""
     return list(UPLOADS)[1:] if quick else list(UPLOADS)
 
 

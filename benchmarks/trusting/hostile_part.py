@@ -44,7 +44,6 @@ def measure(case: str, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Number of cases, and in how many of them something was read, or hung."""
     return {
         "hostile_cases": len(results),
         "hostile_read": sum(result.read for result in results),

@@ -89,7 +89,6 @@ def _result(backend: str, losses: Losses) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Sums over all cases, and the 95th percentile of the time to recovery."""
     times = [seconds for result in results for _, seconds in result.seconds]
     return {
         "kills": len(times),

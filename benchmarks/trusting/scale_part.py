@@ -76,12 +76,10 @@ class Result:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """1,000 and 10,000 trials; a tenth of them if ``quick``. There is nothing to draw by ``seed``."""
     return [Case(num // 10 if quick else num) for num in (1_000, 10_000)]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The costs of the largest study, and how much more they are than those of the smallest."""
     small, large = results[0], results[-1]
     return {
         "tick_ms": large.tick_ms,

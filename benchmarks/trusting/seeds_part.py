@@ -33,7 +33,6 @@ class Case:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """1,000 seeds from ``1000 * seed`` on, or 20."""
     if quick:
         return [Case(1000 * seed, 20)]
     return [Case(1000 * seed + first, SEEDS_OF_CASE) for first in range(0, 1000, SEEDS_OF_CASE)]
@@ -88,7 +87,6 @@ def kind_of(failure: str) -> str:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The number of seeds, and of those that failed, by what went wrong."""
     failed = {f"seeds_{kind}": sum(getattr(result, kind) for result in results) for kind in KINDS}
     return {"seeds": sum(result.seeds for result in results), **failed}
 

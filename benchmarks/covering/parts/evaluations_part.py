@@ -103,7 +103,6 @@ def draw(source: random.Random) -> Case:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The number of cases, and the largest and the median absolute error of all their ranks."""
     errors = [abs(error) for result in results for error in result.errors_pct]
     return {
         "evaluation_cases": len(results),

@@ -64,7 +64,6 @@ def measure(case: Asked, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """How many families were tried, the share that is answered or bounded, and wall-clock seconds of an estimate."""
     return {
         "families": len(results),
         "families_answered_pct": 100 * sum(not result.refusal for result in results) / len(results),

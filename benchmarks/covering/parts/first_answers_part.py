@@ -90,7 +90,6 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Median and largest processor seconds, and the share of interrupts that ended well."""
     seconds = [result.cpu_seconds for result in results]
     return {
         "first_answers": len(results),

@@ -134,7 +134,6 @@ class Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The number of gangs, and the largest and the median absolute error of all their ranks."""
     errors = [abs(error) for result in results for error in result.errors_pct]
     return {
         "conv_ranks_cases": len(results),

@@ -64,7 +64,6 @@ class Result:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Head]:
-    """Heads of families drawn by ``seed``, then others drawn by a second one; or two."""
     drawn = dict.fromkeys(case for number in (seed, SECOND_SEED) for case in _drawn(number))
     return [Head("CausalLM", "gpt2"), Head("SequenceClassification", "bert")] if quick else list(drawn)
 
@@ -90,7 +89,6 @@ def measure(case: Head, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Heads that were compared or refused, and the largest differences."""
     tried = [result for result in results if not result.library]
     compared = [result for result in tried if not result.refusal]
     values: dict[str, float] = {"adapter_heads": len(tried), "adapter_refused": len(tried) - len(compared)}

@@ -96,7 +96,6 @@ class Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The number of cases, and the share of them that ran; a case without an answer did not."""
     fit = sum(result.largest > 0 and not result.end for result in results)
     return {"largest_cases": len(results), "largest_fits_pct": 100 * fit / len(results)}
 

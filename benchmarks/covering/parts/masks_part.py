@@ -46,7 +46,6 @@ def measure(case: Asked, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Cases, the share that is answered, and errors."""
     answered = [result for result in results if not result.refusal]
     values: dict[str, float] = {"masks": len(results)}
     if results:

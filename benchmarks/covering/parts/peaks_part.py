@@ -115,7 +115,6 @@ class Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Median and 95th percentile of absolute errors, the lowest error, and the same of ``MemTracker``."""
     answered = [result for result in results if not result.refusal]
     tracked_ = [abs(result.error_pct(result.tracker_bytes)) for result in answered if not result.tracker_failure]
     values: dict[str, float] = {"coverage_cases": len(answered), "coverage_refused": len(results) - len(answered)}

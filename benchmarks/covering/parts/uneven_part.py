@@ -75,7 +75,6 @@ def draw(source: random.Random) -> Gang:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """The number of gangs, and the largest absolute error of the ranks that need most."""
     errors = [abs(error) for result in results for error in result.errors_pct]
     return {"uneven_ranks_cases": len(results), "uneven_ranks_max_pct": max(errors)}
 
