@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from scamp.cli.progress import closing_line, leaderboard, live_view, next_line, reasons, without_devices
+from scamp.cli.progress import closing_words, leaderboard, live_view, next_line, reasons, without_devices
 from scamp.cli.terminal import err, out
 from scamp.shown import shown_metric
 
@@ -72,7 +72,7 @@ def conclude(
     """
     if not as_json:
         out.print(leaderboard(rows, spec))
-        out.print(closing_line(summary), markup=False, soft_wrap=True)
+        out.print(closing_words(summary), markup=False, soft_wrap=True)
         out.print(next_line(summary, scamp), markup=False, soft_wrap=True)
     elif summary["no_success"]:
         for line in reasons(rows):

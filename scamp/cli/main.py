@@ -18,7 +18,7 @@ from scamp import __version__
 from scamp.cli import interrupts
 from scamp.cli.exchanging import app as exchanging
 from scamp.cli.following import CHECKING, tail, warn, word_of
-from scamp.cli.progress import EXPLAINED, closing_line, leaderboard, listed_line, live_view, reasons
+from scamp.cli.progress import EXPLAINED, closing_words, leaderboard, listed_line, live_view, reasons
 from scamp.cli.service import Address, StudyId, Token, client_of
 from scamp.cli.terminal import (
     AsJson,
@@ -166,7 +166,7 @@ def status(
         return
     warn(view["warnings"])
     out.print(live_view(view["summary"], view["spec"], client.cluster()))
-    out.print(closing_line(view["summary"]), markup=False, soft_wrap=True)
+    out.print(closing_words(view["summary"]), markup=False, soft_wrap=True)
     if view["summary"]["no_success"]:
         for line in reasons(client.trials(study)):
             out.print(line, soft_wrap=True)

@@ -153,8 +153,8 @@ def _excess(percent: float) -> str:
     return f"{percent:.0f} % more than" if percent < 100 else f"{int(1 + percent / 100):,} times the MiB"
 
 
-def closing_line(summary: Mapping[str, Any]) -> str:
-    """A study's summary in one line: states, ranks, sharing of devices, prediction errors, best trial."""
+def closing_words(summary: Mapping[str, Any]) -> str:
+    """A study's summary, a fact on each line: states, ranks, sharing of devices, prediction errors, best trial."""
     error = summary["prediction_error_pct"]
     degrees = ", ".join(f"{count} on {degree}" for degree, count in summary["degrees"].items())
     states = ", ".join(f"{count} {state.lower()}" for state, count in summary["trials"].items())
@@ -198,7 +198,7 @@ def closing_line(summary: Mapping[str, Any]) -> str:
             if value is not None
         )
         words.append(f"best trial {best['trial']}: {values}")
-    return "; ".join(words)
+    return "\n".join(words)
 
 
 def next_line(summary: Mapping[str, Any], scamp: str = "scamp") -> str:

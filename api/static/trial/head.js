@@ -96,7 +96,8 @@ function drawPeak({ trial, attempts }) {
  * @returns {string}
  */
 function signed(percent) {
-  return `${percent >= 0 ? "+" : "−"}${Math.abs(percent).toFixed(1)} %`;
+  const digits = Math.abs(percent).toFixed(1);
+  return `${digits === "0.0" ? "±" : percent > 0 ? "+" : "−"}${digits} %`;
 }
 
 /**

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from estimators.model import MIB
 from scamp.cli.following import conclude, live
-from scamp.cli.progress import closing_line, leaderboard, listed_line, live_view, next_line
+from scamp.cli.progress import closing_words, leaderboard, listed_line, live_view, next_line
 from scamp.cli.terminal import _PlainConsole
 from scamp_service.cli.main import app
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
@@ -164,7 +164,7 @@ def test_a_tiny_objective_is_not_shown_as_zero(tmp_path: Path, capsys: pytest.Ca
     tiny_trial = trial(state=TrialState.COMPLETED, value=3.904e-09)
     for shown in (
         capsys.readouterr().err,
-        closing_line(summary),
+        closing_words(summary),
         printed(live_view(summary, FIXED, {})),
         printed(leaderboard([trial_fields(tiny_trial)], FIXED)),
     ):
@@ -209,29 +209,29 @@ def test_a_completed_study_without_a_completed_trial_says_so(tmp_path: Path) -> 
     summary = study_summary(store, without_success(store), now=9.0).to_json()
     store.close()
     assert summary["state"] == "COMPLETED"
-    assert closing_line(summary).startswith("Completed, no trial succeeded; 1 failed in 5 s")
+    assert closing_words(summary).startswith("Completed, no trial succeeded\n1 failed in 5 s")
     assert "completed, no trial succeeded" in printed(live_view(summary, FIXED, {}))
 
 
-def test_the_closing_line_has_the_error_of_step_times_where_any_were_predicted(tmp_path: Path) -> None:
+def test_the_closing_words_has_the_error_of_step_times_where_any_were_predicted(tmp_path: Path) -> None:
     store = Store(settings_in(tmp_path).url)
     summary = study_summary(store, without_success(store), now=9.0).to_json()
     store.close()
-    assert "step times" not in closing_line(summary)
+    assert "step times" not in closing_words(summary)
     with_error = {**summary, "step_error_pct": {"median": 17.4, "max": 42.0}}
     words = "step times, predicted for gangs alone on their hosts, within 17 % (median), 42 % (worst)"
-    assert words in closing_line(with_error)
+    assert words in closing_words(with_error)
 
 
-def test_the_closing_line_has_the_share_of_memory_in_use_and_of_time_in_communication(tmp_path: Path) -> None:
+def test_the_closing_words_has_the_share_of_memory_in_use_and_of_time_in_communication(tmp_path: Path) -> None:
     store = Store(settings_in(tmp_path).url)
     summary = study_summary(store, without_success(store), now=9.0).to_json()
     store.close()
-    assert "memory that was reserved" not in closing_line(summary) and "communication" not in closing_line(summary)
+    assert "memory that was reserved" not in closing_words(summary) and "communication" not in closing_words(summary)
     summary |= {"used_mib_seconds": 80.0, "reserved_mib_seconds": 100.0}
     summary |= {"communication_seconds": 1.0, "device_seconds": 8.0}
-    assert "used 80 % of the memory that was reserved" in closing_line(summary)
-    assert "12 % of device time in communication" in closing_line(summary)
+    assert "used 80 % of the memory that was reserved" in closing_words(summary)
+    assert "12 % of device time in communication" in closing_words(summary)
 
 
 def test_the_bars_of_devices_name_the_study_of_trials_of_other_studies(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scam
     assert listed[1].split() == [str(running), "Running", *SPEC["name"].split(), "0", "of", str(num_wanted), "trials"]
     assert f"1 failed of {num_wanted} trials\n" in status
     assert "completed, no trial succeeded" in status
-    assert "Completed, no trial succeeded; 1 failed" in status and "trial 0 failed: ValueError\n" in status
+    assert "Completed, no trial succeeded\n1 failed" in status and "trial 0 failed: ValueError\n" in status
     assert status.endswith("ended: target reached\n")
 
 

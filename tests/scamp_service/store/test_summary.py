@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from estimators.model import MIB, Layout
-from scamp.cli.progress import closing_line
+from scamp.cli.progress import closing_words
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Report, Study, TrialChanges
 from scamp_service.store.store import Store
@@ -120,7 +120,7 @@ def test_a_trial_is_spared_when_it_ran_with_what_was_learned_and_did_not_run_out
     summary = summarize(STUDY, tally_study(rows, []), None, Held(), now=9.0)
     assert summary.spared == 1
     words = "1 trial ran with memory learned from earlier trials and did not run out of memory"
-    assert words in closing_line(summary.to_json())
+    assert words in closing_words(summary.to_json())
 
 
 def test_peaks_of_samples_that_differ_in_size_have_no_error() -> None:
@@ -131,7 +131,7 @@ def test_peaks_of_samples_that_differ_in_size_have_no_error() -> None:
     shown = [summarize(STUDY, tally_study([r], [HONEST]), None, Held(), now=9.0) for r in (row, uneven)]
     assert [summary.is_uneven for summary in shown] == [False, True]
     assert shown[0].prediction_error_pct["max"] is not None and shown[1].prediction_error_pct["max"] is None
-    even_line, uneven_line = (closing_line(summary.to_json()) for summary in shown)
+    even_line, uneven_line = (closing_words(summary.to_json()) for summary in shown)
     assert "predicted within" in even_line and "largest samples" not in even_line
     assert "predicted within" not in uneven_line and "predicted for the largest samples, so most steps" in uneven_line
 
@@ -157,16 +157,16 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     assert learned_of(store, store.counts.counted(study.id).families) == [learned]
 
 
-def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() -> None:
+def test_the_closing_words_tells_measured_errors_failures_and_what_was_learned() -> None:
     learned = LearnedMemory("f", str(Layout()), 24842845, 0, 1, 1, 0, (3,))
     summary = replace(summary_of(HONEST, *HEALED), learned=[learned])
-    line = closing_line(summary.to_json())
+    line = closing_words(summary.to_json())
     within = "predicted within 0.0 % (median), 0.0 % (worst), by tensors"
     assert f"peak memory of attempts that had enough of it {within}" in line
     assert "2 attempts out of memory, the worst needed at least 83 % more than predicted" in line
     assert "learned: +23.7 MiB from 1 trial of a family with layout single (study 3)" in line
     far_off = summary.to_json() | {"out_of_memory": {"attempts": 1, "least_excess_pct": 159_087.0}}
-    assert "the worst needed at least 1,591 times the MiB predicted" in closing_line(far_off)
-    quiet = closing_line(summary_of(HONEST).to_json())
+    assert "the worst needed at least 1,591 times the MiB predicted" in closing_words(far_off)
+    quiet = closing_words(summary_of(HONEST).to_json())
     assert f"peak memory {within}" in quiet
     assert "out of memory," not in quiet and "learned" not in quiet
