@@ -156,7 +156,7 @@ def _dealt(
     chosen = order[: sum(planned)]
     again = torch.cat([chosen[::2], chosen[1::2]]).flip(0)
     divided = _division(again, other, place, num * num_parts)
-    if num_parts == 2 and min(planned) >= _ENOUGH and not in_halves:
+    if num * num_parts == 2 and min(planned) >= _ENOUGH and not in_halves:
         (samples,) = _division(again, other, place, 1).parts
         divided = replace(divided, parts=samples.tensor_split([_smaller(len(samples))]))
     return Dealing(_division(chosen, planned, place, num), divided, words, shifts)

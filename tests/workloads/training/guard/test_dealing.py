@@ -13,6 +13,9 @@ from workloads.training.samples import rank_slices
 
 PLANS = [
     Plan(8, num_micro_batches=4),
+    Plan(4, num_micro_batches=4),
+    Plan(4, num_micro_batches=2, dp_replicate=2),
+    Plan(6, num_micro_batches=2),
     Plan(5, num_micro_batches=2, dp_shard=3),
     Plan(4, dp_shard=2),
     Plan(64, dp_shard=3, tp=2),
@@ -44,6 +47,8 @@ def test_both_ways_have_the_same_samples_and_no_pass_has_more_than_planned(plan:
     assert planned != other
     for rank, dealing in enumerate(dealings):
         assert max(map(len, [*dealing.planned.parts, *dealing.other.parts])) <= plan.samples_of_rank(rank)
+        if plan.pp == 1 and not plan.shares and not dealing.shifts:
+            assert len(dealing.other.parts) == 2 * len(dealing.planned.parts), "the same number would hide the size"
         sizes = set(map(len, dealing.other.parts))
         assert len(sizes) == 1 or math.gcd(*sizes) == 1, "halves of sorted classes are equal by chance"
 
