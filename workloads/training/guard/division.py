@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import unwrap
 from itertools import cycle
+from math import isfinite
 from types import FunctionType
 from typing import Any, cast
 
@@ -41,7 +42,7 @@ from workloads.training.checkpoints.kept import Changes
 from workloads.training.checkpoints.owners import Snapshot, holding, owners_of
 from workloads.training.guard.dealing import Dealing, Division, dealt, dealt_held_out, drawn
 from workloads.training.guard.sketch import sketches
-from workloads.training.guard.tolerance import LEAST_LOSS, Tolerance, tolerance_of
+from workloads.training.guard.tolerance import HALF, LEAST_LOSS, Tolerance, tolerance_of
 from workloads.training.metrics import as_pair
 from workloads.training.samples import FEW
 from workloads.training.step import evaluate, phase_step, without_gradients
@@ -236,15 +237,17 @@ class DivisionGuard:
         if (layout.zero1 or layout.adasum) and self._rank.mesh is not None:
             for gradients in (planned, other):  # not averaged yet
                 dist.all_reduce(gradients)
+        names = [name for name, _ in self._rank.model.named_parameters()]
+        is_lost = ~other.isfinite().all(dim=1)
+        if bool(is_lost.any()) and bool(planned.isfinite().all()) and self._tolerance is not HALF:  # which overflows
+            return f"the gradient of {names[int(is_lost.int().argmax())]} is no longer finite"
         difference, size = (planned - other).norm(dim=1), torch.maximum(planned.norm(dim=1), other.norm(dim=1))
         allowed = self._tolerance.gradient * size + self._tolerance.share * size.norm()
         excess = torch.where(allowed > 0, difference / allowed, 0.0)
-        if not bool((excess > 1).any()):  # also where a number is not finite, which proves nothing
+        if not bool((excess > 1).any()):  # also where a planned number is not finite, which proves nothing
             return ""
         place = int(excess.argmax())
-        name = [name for name, _ in self._rank.model.named_parameters()][place]
-        percent = 100 * float(difference[place] / size[place])
-        return f"the gradient of {name} changes by {percent:.2g} %"
+        return f"the gradient of {names[place]} changes by {100 * float(difference[place] / size[place]):.2g} %"
 
     def _passes(self, loss: Loss, step: int, division: Division, repeats: int = 1) -> _Passes:
         """The last passes of micro-batches with the samples at these places of a step, which are repeated."""
@@ -350,6 +353,8 @@ def _different_sums(planned: Sums, other: Sums, tolerance: float) -> str:
         if not (count and other_count):
             continue
         before, after = total / count, other_total / other_count
+        if isfinite(before) and not isfinite(after):
+            return f"{name} changes from {before:.4g} to {after}"
         if not abs(after - before) > tolerance * max(abs(before), abs(after), LEAST_LOSS):  # or it is not finite
             continue
         is_of_whole = all(number.is_integer() for number in (total, other_total)) and name != "the loss"

@@ -254,6 +254,16 @@ class Watching(Base):
         return functional.cross_entropy(logits / (1 + 0.05 * self.size), batch[1])
 
 
+class Varied(Base):
+    '''A term that is no number for a single sample, once three steps are done.'''
+    num_steps = 0
+    def on_step(self, step, steps, optimizer): self.num_steps += 1
+    def loss(self, model, batch):
+        out = model(batch[0])
+        term = out.var(0).sum() if self.num_steps > 3 else 0
+        return functional.cross_entropy(out, batch[1]) + term
+
+
 class Looking(Base):
     '''Attributes that nothing reads.'''
     def loss(self, model, batch):
@@ -389,6 +399,11 @@ def test_a_gradient_that_a_hook_changes_ends_a_training_in_micro_batches(
     assert words.startswith("the gradient of ") and words.endswith(
         "in step 2 when micro-batches have 4 instead of 8 samples"
     )
+
+
+def test_a_loss_that_is_no_number_for_fewer_samples_depends_on_the_division(ranks: Any, cases: dict[str, Any]) -> None:
+    words = refusal(ranks, Plan(2, num_micro_batches=16), "Varied", cases)
+    assert words.endswith("is no longer finite in step 4 when micro-batches have 1 instead of 2 samples")
 
 
 def test_a_loss_that_fails_with_fewer_samples_depends_on_the_division(ranks: Any, cases: dict[str, Any]) -> None:
