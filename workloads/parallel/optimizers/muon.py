@@ -1,8 +1,8 @@
-"""Muon's update of a matrix of which ranks have parts: made from the whole matrix, as one process makes it.
+"""Lets Muon update matrices that ranks divide as one process does.
 
 Muon multiplies the momentum of a matrix by itself, in bf16. Parts of these products, added over ranks, are rounded
-otherwise than whole ones, and a number that is rounded otherwise in the update moves the curve: by 2e-4 of the loss in
-the first step of a small model. So each rank gathers the momentum, computes the whole update and keeps its own part.
+otherwise than whole ones, which changes the loss of a small model by 2e-4 in its first step. So each rank gathers the
+momentum, computes the whole update and keeps its own part.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def _dealt(
 
 
 def _smaller(even: int) -> int:
-    """The larger of the numbers below half of this one that have no divisor in common with it."""
+    """The largest number below half of ``even`` that has no common divisor with what is left of ``even``."""
     half = even // 2
     return half - 1 if half % 2 == 0 else half - 2
 
