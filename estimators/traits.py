@@ -89,7 +89,10 @@ class Traits:
     has_several_optimizers: str = _row(
         (ZERO1, "and ZeRO-1 divides the updates of one"), (ADASUM, "and Adasum combines the updates of one")
     )
-    has_own_optimizer: str = _row((ZERO1, "and ZeRO-1 gives each rank only a part of its states"))
+    has_own_optimizer: str = _row(
+        (ZERO1, "and ZeRO-1 gives each rank only a part of its states"),
+        (PIPELINES, "and each rank of a pipeline has only those of its stages"),
+    )
     updates_whole_parameters: str = _row((PARTS_OF_PARAMETERS, "of which a rank has only a part"))
     has_sparse_gradients: str = _row(
         (SUMS_OF_GRADIENTS, "and ranks that train on different samples can only add up dense ones")

@@ -43,7 +43,7 @@ def test_a_refusal_says_what_the_code_does_why_that_matters_and_what_to_use() ->
 
 def test_each_trait_is_listed_with_the_plans_that_it_rules_out() -> None:
     traits = Traits(has_phases="it has phases", has_own_optimizer="it has Muon", evaluates_whole="it may")
-    assert traits.words == ["no pipelines, ZeRO-1, Adasum: it has phases", "no ZeRO-1: it has Muon"]
+    assert traits.words == ["no pipelines, ZeRO-1, Adasum: it has phases", "no ZeRO-1, pipelines: it has Muon"]
 
 
 def test_traits_that_were_found_first_keep_their_words() -> None:

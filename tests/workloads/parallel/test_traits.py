@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from estimators.model import Layout
 from estimators.tracing.tracer import trace
-from workloads.protocol import Context, Divided, Phase, Workload
+from workloads.protocol import Chain, Context, Divided, Phase, Workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.recipe import recipe_of
 
@@ -165,6 +165,28 @@ class Shown(Sequences):
         model(torch.zeros(1, 4))
 
 
+class TwoBlocks(Chain):
+    enters, leaves = (), ()
+
+    def __init__(self, blocks: nn.ModuleList) -> None:
+        super().__init__()
+        self.blocks = blocks
+
+    def enter(self, x: Tensor) -> Any:
+        return x
+
+    def leave(self, x: Tensor) -> Tensor:
+        return x
+
+    def hidden_shape(self, num_samples: int) -> tuple[int, ...]:
+        return num_samples, 4
+
+
+class Cut(Own):
+    def build_model(self) -> Any:
+        return TwoBlocks(nn.ModuleList(super().build_model()))
+
+
 class Turned(Plain):
     def build_model(self) -> Any:
         model = super().build_model()
@@ -180,6 +202,7 @@ CASES: Sequence[tuple[type[Workload], Sequence[str], Layout, Any]] = (
     (Phased, ("has_phases",), ZERO1, {}),
     (Several, ("has_several_optimizers",), ZERO1, {}),
     (Own, ("has_own_optimizer",), ZERO1, {}),
+    (Cut, ("has_own_optimizer",), Layout(pp=2, num_micro_batches=2), {}),
     (Whole, ("updates_whole_parameters",), FSDP, {}),
     (Sparse, ("has_sparse_gradients",), REPLICAS, {}),
     (Tabled, ("has_sparse_tables",), REPLICAS, {}),

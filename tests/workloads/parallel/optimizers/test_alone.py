@@ -43,6 +43,21 @@ class Clipping(Lamb):
         p.sub_(mean / torch.stack([g.norm() for g in gradients]).norm(), alpha=lr)
 
 
+class Skipping(Lamb):
+    """No step where a gradient has overflowed, or where all together are much larger than usual."""
+
+    most = float("inf")
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if all(bool(gradient.isfinite().all()) and float(gradient.abs().max()) < self.most for gradient in gradients):
+            super().step()
+
+
+class Careful(Skipping):
+    most = 1e4
+
+
 class Averaging(Lamb):
     def __init__(self, params: Any) -> None:
         super().__init__(params)
@@ -72,6 +87,8 @@ class Drawing(Lamb):
         (Lamb, True),
         (torch.optim.AdamW, True),
         (Clipping, False),
+        (Skipping, False),
+        (Careful, False),
         (Averaging, False),
         (Holding, False),
         (Drawing, False),
