@@ -81,13 +81,14 @@ def asked(idiom: Idiom, layout: Layout) -> dict[str, Any]:
 
 def outcome_of(number: int, folder: Path) -> Outcome:
     """How a program fares, which is written into a new folder. One that is wrong is trained in fp64 as well: where its
-    curve is then that of one rank, it is rounding that grew, as in a training that diverges."""
+    curve is then that of one rank, it is rounding that grew, as in a training that diverges, or whose optimizer scales
+    gradients that would be zero without rounding."""
     outcome = _outcome_of(program(number), number, folder)
     if outcome.kind == "wrong":
         exact = _outcome_of(
             program(number).replace(_CLASSES, f"torch.set_default_dtype(torch.float64)\n{_CLASSES}"), number, folder
         )
-        if exact.kind == "equal" and exact.is_divided:
+        if exact.kind == "equal" and exact.is_divided == outcome.is_divided:
             return replace(exact, how=f"{exact.how}, in fp64; in fp32 rounding grows to {outcome.difference:.1g}")
     return outcome
 
