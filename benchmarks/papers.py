@@ -31,6 +31,7 @@ from benchmarks.planning import search_part
 from benchmarks.planning.gpt import Model, capacity_bytes, ways_of
 from benchmarks.running.part import Part
 from benchmarks.running.results import setting
+from benchmarks.throughput import unlike_part
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from estimators.model import Plan
@@ -168,6 +169,10 @@ ENTRIES: Mapping[str, Entry] = {
         f"{WHALE}, by its authors at besthub.dev", "speed-up by shares of the batch on V100s and P100s", "1.2 to 1.4",
         lambda: f"{figures(search_part, quick=True)['mixed_ratio']:.2f}",
         "computed from fp32 FLOP/s of data sheets; a BERT-large, 8 and 8 GPUs"),
+    "whale-unlike": Entry(
+        f"{WHALE}, by its authors at besthub.dev", "the same, trained", "1.2 to 1.4",
+        lambda: f"{1 / figures(unlike_part)['mixed_trained_ratio']:.2f}",
+        "2 ranks, one half as fast; the worse one of shares of the batch and uneven stages of a pipeline", False),
     "whale-scaling": Entry(
         f"{WHALE}, as in sciencestack.ai", "throughput of a model of 10 billion parameters, of linear scaling", "91 %",
         lambda: f"{100 * step_seconds(64, 512) / step_seconds(256, 2048):.1f} %",

@@ -14,7 +14,7 @@ from benchmarks.features import drawn_part, features_part, plans_part, trainings
 from benchmarks.porting import ports_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
-from benchmarks.throughput import communication_part, throughput_part
+from benchmarks.throughput import communication_part, throughput_part, unlike_part
 
 COMMAND = "python -m benchmarks.runtime --results FILE --write PAGE"
 PARTS: Mapping[str, Part] = {
@@ -24,6 +24,7 @@ PARTS: Mapping[str, Part] = {
     "ports": ports_part,
     "throughput": throughput_part,
     "communication": communication_part,
+    "unlike": unlike_part,
     "papers": trainings_part,
 }
 

@@ -37,6 +37,7 @@ class Reports:
         self.peak_bytes = 0
         self.shares: list[float] = []
         self.check_share = 0.0
+        self.step_seconds = 0.0
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.values.append(values)
@@ -48,7 +49,7 @@ class Reports:
         self.shares.append(share)
 
     def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None:
-        self.check_share = check_share
+        self.step_seconds, self.check_share = step_seconds, check_share
 
     def learned_noise(self, noise_scale: float) -> None: ...
 
