@@ -17,6 +17,7 @@ from placement.model import Offer, Shape
 from placement.option import Option
 from placement.pipelining.timeline import PipelineStep
 from scamp_service.lifecycle import ENDED_WELL, AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
+from workloads.batch import BatchRequest, with_batch
 from workloads.training.checkpoints.name import CheckpointName
 
 Json = Mapping[str, Any]
@@ -153,6 +154,8 @@ class Sized:
     """This plan and faster ones on more ranks, which may be taken instead; or none."""
     is_uneven: bool = False
     """Whether samples differ in size, so that the peak is predicted for the largest and most steps need less."""
+    batch_reason: str = ""
+    """Why the plan has this batch, if ScaMP has chosen it; the trial keeps it."""
 
     def taking(self, choice: Choice) -> Sized:
         """This answer with one of the ``choices`` as the plan."""
@@ -167,6 +170,11 @@ class Sized:
     def from_json(cls, data: Json) -> Sized:
         """The result in its JSON."""
         return cls(**{**data, "choice": Choice.from_json(data["choice"])})
+
+    @property
+    def why(self) -> str:
+        """The reasons of the plan and of a chosen batch."""
+        return "; ".join(filter(None, (self.reason, self.batch_reason)))
 
     @property
     def plan(self) -> Plan:
@@ -291,6 +299,13 @@ class Trial:
     def is_copy(self) -> bool:
         """Whether it continues as the copy of its parent, instead of beginning as a new model with weights of it."""
         return self.origin is Origin.BRANCH
+
+    @property
+    def trained_params(self) -> Json:
+        """The parameters that ranks get: with the batch of its plan, once ScaMP has chosen the largest."""
+        if self.plan is None or not BatchRequest.of(self.params).takes_largest:
+            return self.params
+        return with_batch(self.params, self.plan.batch)
 
     @property
     def plan(self) -> Plan | None:

@@ -26,6 +26,7 @@ from torch.distributed import Store
 from estimators.model import MIB, Candidate, Plan
 from estimators.named_plan import plan_of
 from scamp.yaml_numbers import with_numbers
+from workloads.batch import BatchRequest, to_try
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError
 from workloads.sandbox.fork import refusal_within
@@ -59,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _train(
     options: argparse.Namespace, workload: str, code_dir: Path | None, rank: int, world_size: int, store: Store | None
 ) -> None:
-    params = dict(options.param)
-    batch = params["batch"] if "batch" in params else load_workload(workload, code_dir)(params).default_batch
+    params = dict(to_try(dict(options.param)))
+    batch = BatchRequest.of(params).samples or load_workload(workload, code_dir)(params).default_batch
     if options.plan is None and batch % world_size:
         raise WorkloadError(f"{world_size} ranks do not divide the batch of {batch}: choose another --param batch=…")
     plan = options.plan or Plan(batch // world_size, dp_shard=world_size)

@@ -55,6 +55,10 @@ _RULES = {
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
         "the batch that lr and steps are meant for, an integer of at least 1",
     ),
+    "smallest_batch": _Rule(
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+        "the smallest batch that ScaMP may train with, an integer of at least 1",
+    ),
     "largest_batch": _Rule(
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
         "the largest batch that ScaMP may train with, an integer of at least 1",
@@ -73,8 +77,8 @@ class TrainingOptions:
     ``swa_start`` on. With ``average_buffers`` it also has averages of buffers.
     With ``reduce`` "mean" one update is made from the mean of all gradients; with "adasum" each of ``adasum_replicas``
     makes one from its own, and these are combined. With ``scale_lr`` "adascale" the learning rate and the number of
-    steps are those of ``base_batch`` (None: of the workload's default batch), and follow the larger batch. A trial may
-    continue with a batch of up to ``largest_batch`` samples on more devices (None: its batch never grows).
+    steps are those of ``base_batch`` (None: of the workload's default batch), and follow the larger batch. The bounds
+    ``smallest_batch`` and ``largest_batch`` are described in ``workloads.batch``.
     """
 
     clip_norm: float | None = None
@@ -87,6 +91,7 @@ class TrainingOptions:
     adasum_replicas: int = 2
     scale_lr: str = "none"
     base_batch: int | None = None
+    smallest_batch: int | None = None
     largest_batch: int | None = None
     reduce_precision: str = "fp32"
 
@@ -107,19 +112,16 @@ class TrainingOptions:
             raise ValueError(NEEDS_BF16_PARAMS)
         if options.get("reduce") == "adasum" and options.get("scale_lr") == "adascale":
             raise ValueError(BOTH_SCALINGS)
-        if "largest_batch" in options and options.get("scale_lr") != "adascale":
-            raise ValueError(NEEDS_ADASCALE)
         return cls(**options)
-
-
-def uses_adascale(params: Mapping[str, Any]) -> bool:
-    """Whether the learning rate and the number of steps of a candidate follow its batch."""
-    return params.get("scale_lr") == "adascale"
 
 
 BOTH_SCALINGS = "reduce: adasum and scale_lr: adascale are two ways to train with a larger batch: keep one"
 NEEDS_BF16_PARAMS = "reduce_precision needs precision: bf16-params; otherwise gradients are in fp32"
-NEEDS_ADASCALE = "largest_batch needs scale_lr: adascale, by which the learning rate follows the batch"
+NEEDS_ADASCALE = (
+    "smallest_batch and largest_batch need batch: largest, or scale_lr: adascale, by which the learning rate follows a "
+    "batch that changes"
+)
+NEEDS_BASE = "a batch that ScaMP chooses needs base_batch beside scale_lr: adascale: the batch that lr is meant for"
 NEEDS_EMA = "ema_warmup needs ema_decay, the average that it warms up"
 NEEDS_AVERAGES = "average_buffers needs ema_decay or swa_start, by which weights are averaged"
 BOTH_AVERAGES = "ema_decay and swa_start are two ways to average the weights: keep one"

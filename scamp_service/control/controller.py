@@ -278,7 +278,7 @@ class Controller:
         parents = {parent.trial_id for parent in donors.values()}
         params_of = {key: params for key, params in self._params_of_donors.items() if key in parents}
         if unknown := sorted(parents - params_of.keys()):
-            params_of |= {trial.id: trial.params for trial in self._store.trials.with_ids(unknown)}
+            params_of |= {trial.id: trial.trained_params for trial in self._store.trials.with_ids(unknown)}
         self._params_of_donors = params_of
         return {trial_id: Donor(parent, params_of[parent.trial_id]) for trial_id, parent in donors.items()}
 

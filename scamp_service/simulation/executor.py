@@ -18,7 +18,7 @@ from scamp_service.model import Metric, Report
 from scamp_service.simulation.outcome import Span
 from scamp_service.simulation.overheads import VirtualRanks
 from scamp_service.store.parts.reports import Reports
-from workloads.options import uses_adascale
+from workloads.batch import BatchRequest
 
 MetricsAt = Callable[[Order, int], Mapping[str, float]]
 """The metrics that the ranks of an order report at a step."""
@@ -172,7 +172,7 @@ class VirtualExecutor:
                 step_seconds=(now - gang.starts) / (step - gang.first) * gang.gain,
                 timed_steps=step - gang.first,
                 best_of=order.best_of,
-                noise_scale=self._trainings.noise_scale if uses_adascale(order.candidate.params) else None,
+                noise_scale=self._trainings.noise_scale if BatchRequest.of(order.candidate.params).scales else None,
             ),
             now=now,
         )

@@ -315,7 +315,7 @@ class _Replay:
             assumptions.append("no trial is stopped early")
         elif any(simulated_spec(study.spec).stopping_rules[0].rule != "none" for study in self.studies):
             assumptions.append(f"stopping rules judge drawn values (seed {self.options.seed}), not real curves")
-        if any("largest_batch" in {*study.spec.fixed, *study.spec.space} for study in self.studies):
+        if any({"largest_batch", "scale_lr"} <= {*study.spec.fixed, *study.spec.space} for study in self.studies):
             scale = self.options.noise_scale
             noise_words = None if scale is None else f"gradients have a noise scale of {scale:g} samples"
             assumptions.append(noise_words or "no batch grows, as the noise scale is not known (--noise-scale)")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind
-from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, predict_stages
+from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Margin, predict_stages
 from estimators.model import MIB, Candidate, Layout, Plan, Prediction
 from estimators.profile import ModelProfile
 from estimators.trace import Trace, profile_of
@@ -29,6 +30,7 @@ from scamp_service.cluster.devices.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
 from scamp_service.patience import TRACE_SECONDS
 from scamp_service.settings import Settings
+from scamp_service.sizing.batches import LargestBatch, largest_batch
 from scamp_service.sizing.calibration import CPU, calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.early_answers import Hear, early_answer
@@ -39,6 +41,7 @@ from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.under_way import UnderWay
 from scamp_service.study.user_code.checking import check_code
+from workloads.batch import LARGEST, BatchRequest, with_batch
 
 
 def estimate(
@@ -141,6 +144,8 @@ class Estimator:
 
         Raises ``InvalidInput`` when the workload refuses the parameters, or fails.
         """
+        if params.get("batch") == LARGEST:
+            return self._estimate_largest(params, cluster)
         candidate = self._candidate(params)
 
         def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
@@ -166,6 +171,22 @@ class Estimator:
             )
 
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
+
+    def _estimate_largest(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
+        """The estimate of a candidate with the largest batch that fits, as a study chooses it."""
+
+        def ask(profile: ModelProfile, batch: int) -> LargestBatch | Missing:
+            match self._planner(Question(profile, batch, cluster, self._kind)):
+                case Untraced(layout):
+                    return Missing([layout])
+                case ChosenPlan() as chosen:
+                    return largest_batch(BatchRequest.of(params), chosen, profile, cluster, NO_EXTRA)
+            return LargestBatch(batch, "")
+
+        search: PlanSearch[LargestBatch] = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
+        answer = self._searched(self._candidate(params), search)
+        estimate = self.estimate(with_batch(params, answer.samples), cluster)
+        return replace(estimate, batch_reason=answer.reason)
 
     def plan(self, params: Mapping[str, Any], cluster: Cluster) -> ChosenPlan | NoPlan:
         """The plan of ``estimate``, without traces of the options that it lists besides the plan. Raises the same."""

@@ -33,7 +33,7 @@ class Estimate:
     """The plans of one rank and of FSDP, and the plan that a study would choose, which may be another one.
 
     Plans that the model's hints exclude are not among the ``options``, so there may be none. ``refused`` says why plans
-    are missing, if some cannot be traced.
+    are missing, if some cannot be traced, and ``batch_reason`` why the batch is this one, if it was chosen.
     """
 
     params: Json
@@ -44,6 +44,7 @@ class Estimate:
     margin: Margin
     kind: DeviceKind | None = None
     refused: str = ""
+    batch_reason: str = ""
 
     @property
     def units(self) -> Sequence[Unit]:
@@ -60,7 +61,7 @@ class Estimate:
         """Why a study would choose this plan, and what is assumed; without a size of the devices, how large they must
         be."""
         if not self.of_any_size:
-            return self.choice.reason + self.profile.assumed
+            return "; ".join(filter(None, (self.choice.reason + self.profile.assumed, self.batch_reason)))
         first, least = self.options[0], min(self.options, key=lambda option: option.prediction.reserved_mib)
         words = f"{first.plan}: needs a device of {first.prediction.reserved_mib} MiB"
         if least is not first:

@@ -30,10 +30,12 @@ from placement.planning.step_seconds import pipeline_step, predicted_step, with_
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Choice, RecordedPipeline, Sized
 from scamp_service.patience import TRACE_SECONDS
+from scamp_service.sizing.batches import LargestBatch, largest_batch, other_batches, with_other_batches
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.tracing.trace_pool import START_SECONDS
 from scamp_service.sizing.tracing.trace_process import Interrupted, TraceFailed, TraceProcess
 from scamp_service.sizing.tracing.traces import Blobs, Tracer
+from workloads.batch import BatchRequest, with_batch
 
 log = logging.getLogger("scamp.sizing")
 
@@ -53,8 +55,9 @@ class _Job:
     study_id: int
     demand: Demand
     cluster: Cluster
-    search: PlanSearch[Sized | Unsized] = field(repr=False)
+    search: PlanSearch[Sized | Unsized | LargestBatch] = field(repr=False)
     layouts: Sequence[Layout]
+    batch_reason: str = ""  # if its batch was chosen
     trace_key: str = ""  # of the trace that it needs next
     num_traces: int = 0
     structure: str = ""
@@ -263,8 +266,19 @@ class ProcessSizer:
                     job.structure = trace.structure
                 job.layouts = job.search.send({layout: trace})
         except StopIteration as end:
-            result: Sized | Unsized = end.value
-            return result
+            match end.value:
+                case LargestBatch(samples, reason):  # from here on it is sized as any candidate with this batch
+                    candidate = job.demand.candidate
+                    candidate = replace(candidate, params=with_batch(candidate.params, samples))
+                    job.demand, job.batch_reason = replace(job.demand, candidate=candidate), reason
+                    job.search = self._search(job.demand, job.cluster)
+                    job.layouts = next(job.search)
+                    return None
+                case Sized() as sized:
+                    return replace(sized, batch_reason=job.batch_reason)
+                case Unsized() as unsized:
+                    return unsized
+            raise AssertionError(end.value) from None
 
     def _traced(self, tracer: Tracer, process: TraceProcess, demand: Demand, layout: Layout) -> Trace | str:
         """The trace, or why there is none.
@@ -279,24 +293,45 @@ class ProcessSizer:
             log.info("%s cannot be traced under %s: %s", demand.candidate.workload, layout, failed.reason)
             return failed.reason
 
-    def _search(self, demand: Demand, cluster: Cluster) -> PlanSearch[Sized | Unsized]:
-        def ask(profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
-            return self._plan(demand, cluster, replace(profile, traits=profile.traits | demand.traits), batch)
+    def _search(self, demand: Demand, cluster: Cluster) -> PlanSearch[Sized | Unsized | LargestBatch]:
+        request = BatchRequest.of(demand.candidate.params)
+        policy = self._largest_batch if request.takes_largest else self._plan
+
+        def ask(profile: ModelProfile, batch: int) -> Sized | Unsized | LargestBatch | Missing:
+            return policy(demand, cluster, replace(profile, traits=profile.traits | demand.traits), batch)
 
         return search_plan(ask, on_gpu=cluster.has_gpus)
+
+    def _largest_batch(
+        self, demand: Demand, cluster: Cluster, profile: ModelProfile, most: int
+    ) -> LargestBatch | Unsized | Missing:
+        """The largest batch that fits, up to ``most`` samples."""
+        match self._choose(
+            demand, Question(profile, most, cluster, self._kind_of(cluster), kinds=self._kinds_of(cluster))
+        ):
+            case Untraced(layout):
+                return Missing([layout])
+            case NoPlan(reason=reason):
+                return Unsized(reason, infeasible=True, structure=profile.structure, offer=cluster.offer)
+            case ChosenPlan() as chosen:
+                under = {layout: demand.learned_bytes(layout) for layout in demand.learned}
+                extra = Extra(under, evaluation=demand.evaluation)
+                request = BatchRequest.of(demand.candidate.params)
+                return largest_batch(request, chosen, profile, cluster, extra)
+
+    def _choose(self, demand: Demand, question: Question) -> Answer:
+        def ask(extra: Extra) -> Answer:
+            return self._planner(replace(question, extra=replace(extra, evaluation=demand.evaluation)))
+
+        return choose_learned(ask, demand.own_attempts, demand.learned)
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
         kind = self._kind_of(cluster)
         slow_downs = learn_slow_downs(demand.past, cluster.devices[0].kind, kind.sharing) if kind else {}
-
         most = len(cluster.devices)
         kinds = self._kinds_of(cluster)
         question = Question(profile, batch, cluster, kind, most, slow_downs=slow_downs, kinds=kinds, plan=demand.plan)
-
-        def ask(batch: int, extra: Extra) -> Answer:
-            return self._planner(replace(question, batch=batch, extra=replace(extra, evaluation=demand.evaluation)))
-
-        match choose_learned(partial(ask, batch), demand.own_attempts, demand.learned):
+        match self._choose(demand, question):
             case Untraced(layout):
                 return Missing([layout])
             case NoPlan(reason=reason):
@@ -316,14 +351,14 @@ class ProcessSizer:
                 )
                 choices = faster_ones(choice, (timed(option.plan, option.prediction) for option in chosen.wider))
                 grown: list[Option] = []
-                for larger in larger_batches(demand, batch) if kind else ():
-                    match choose_learned(partial(ask, larger), demand.own_attempts, demand.learned):
+                for other in other_batches(demand, batch) if kind else ():
+                    match self._choose(demand, replace(question, batch=other)):
                         case Untraced(layout):
                             return Missing([layout])
                         case ChosenPlan(options=options, wider=wider):
                             grown += [option for option in (*options[-1:], *wider) if option.fits]
-                larger_choices = [timed(option.plan, option.prediction) for option in grown]
-                sized = replace(sized, choices=with_larger_batches(choice, choices, larger_choices))
+                other_choices = [timed(option.plan, option.prediction) for option in grown]
+                sized = replace(sized, choices=with_other_batches(choice, choices, other_choices))
                 return replace(sized, pipeline=recorded_pipeline(sized, profile, kind))
 
 
@@ -335,26 +370,6 @@ def faster_ones(choice: Choice, wider: Iterable[Choice]) -> tuple[Choice, ...]:
         if seconds is not None and least is not None and seconds < least:
             choices.append(other)
     return tuple(choices) if len(choices) > 1 else ()
-
-
-def larger_batches(demand: Demand, batch: int) -> Sequence[int]:
-    """The batches with which the candidate may continue: each twice as large as the one before it.
-
-    There are none under a plan that the study gives, nor after the candidate ran out of memory.
-    """
-    largest = demand.candidate.params.get("largest_batch")
-    if not largest or demand.plan is not None or demand.own_attempts:
-        return ()
-    return [batch << n for n in range(1, (largest // batch).bit_length())]
-
-
-def with_larger_batches(choice: Choice, choices: tuple[Choice, ...], grown: Sequence[Choice]) -> tuple[Choice, ...]:
-    """The choices, and ``grown`` ones on more ranks that train a larger batch, those on the fewest ranks first."""
-    more = [other for other in grown if other.plan.world_size > choice.plan.world_size]
-    if not more or choice.step_seconds is None:
-        return choices
-    all_of_them = [*(choices or (choice,)), *(other for other in more if other.step_seconds is not None)]
-    return tuple(sorted(all_of_them, key=lambda other: (other.plan.world_size, other.plan.batch)))
 
 
 def choice_of(

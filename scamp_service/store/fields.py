@@ -19,7 +19,7 @@ def trial_fields(trial: Trial, objectives: Objectives | None = None) -> dict[str
     return fields | {
         **choice_fields(sized.choice if sized else None),
         "values": objectives.each_of(trial) if objectives else [trial.value],
-        "plan_reason": sized.reason if sized else "",
+        "plan_reason": sized.why if sized else "",
         "learned_bytes": sized.learned_bytes if sized else 0,
         "reserved_mib": trial.prediction.reserved_mib,
         "flops_per_sample": sized.flops_per_sample if sized else None,

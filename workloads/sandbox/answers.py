@@ -15,6 +15,7 @@ from estimators.model import Layout
 from estimators.tracing.session.recipe import Recipe
 from estimators.tracing.tracer import examples, trace_peak
 from scamp.workload.hints import Contradiction
+from workloads.batch import BatchRequest, to_try, with_batch
 from workloads.files.archive import unpack_code
 from workloads.imports import check_imports
 from workloads.loading import load_estimable, load_workload
@@ -99,7 +100,7 @@ def _space(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload = load_workload(request["workload"], code_dir)
     check_imports(workload)
-    candidates, metrics = request["params"], request["metrics"]
+    candidates, metrics = [to_try(params) for params in request["params"]], request["metrics"]
     names = dict.fromkeys([*(name for params in candidates for name in params), *metrics])
     in_files = mentioned(names, workload, code_dir) if code_dir is not None else []
     in_source = mentioned(names, workload, code_dir, {".py"}) if code_dir is not None else names
@@ -115,8 +116,9 @@ def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any
 
 
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    params = NotingParams(request["params"])
-    workload, batch = _candidate(load_estimable(request["workload"], code_dir), params)
+    make = load_estimable(request["workload"], code_dir)
+    params = NotingParams(_with_number(make, request["params"]))
+    workload, batch = _candidate(make, params)
     recipe, layout = recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"])
     expect_equal_divisions(workload, layout)
     trace = traced(workload, recipe, layout, batch, request["equal_blocks"])
@@ -135,7 +137,7 @@ def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, 
 
     def checked(params: Mapping[str, Any]) -> int | str:
         try:
-            return _candidate(make, params)[1]
+            return _candidate(make, _with_number(make, params))[1]
         except _RefusedParams as error:
             return str(error)
 
@@ -152,12 +154,14 @@ def _peak(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 
 
 def _proxy(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    workload, batch = _candidate(load_workload(request["workload"], code_dir), request["params"])
+    make = load_workload(request["workload"], code_dir)
+    workload, batch = _candidate(make, _with_number(make, request["params"]))
     return {"value": proxy(request["proxy"], workload, batch, request["seed"])}
 
 
 def _micro_batch_of(request: Mapping[str, Any], code_dir: Path | None) -> tuple[Recipe, Layout, int]:
-    workload, _ = _candidate(load_estimable(request["workload"], code_dir), request["params"])
+    make = load_estimable(request["workload"], code_dir)
+    workload, _ = _candidate(make, _with_number(make, request["params"]))
     return recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"]), request["micro_batch"]
 
 
@@ -173,18 +177,24 @@ _ASKED = {
 }
 
 
+def _with_number(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters with a number as the batch: the largest that may be chosen, if the candidate takes the largest.
+
+    Raises ``_RefusedParams``.
+    """
+    request = _request(params)
+    if not request.takes_largest:
+        return params
+    num_train = _made(make, to_try(params)).num_train
+    if num_train < request.least:
+        raise _RefusedParams(f"the smallest batch that may be chosen is {request.least}, but num_train is {num_train}")
+    return with_batch(params, min(request.most, num_train))
+
+
 def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, Any]) -> tuple[Workload, int]:
     """The workload with these parameters, and its batch. Raises ``_RefusedParams``."""
-    try:
-        workload = make(params if isinstance(params, NotingParams) else dict(params))
-        TrainingOptions.of(params)
-    except ValueError as error:
-        raise _RefusedParams(
-            str(error) or "the workload's constructor refuses these parameters with a ValueError that gives no reason"
-        ) from None
-    batch = params.get("batch", workload.default_batch)
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise _RefusedParams(f"batch must be a positive whole number, got {batch!r}")
+    workload = _made(make, params)
+    batch = _request(params).samples or workload.default_batch
     if (base := scaled_from(workload)) is not None and batch < base:
         raise _RefusedParams(f"AdaScale takes batches of at least base_batch, which is {base}, got {batch}")
     expect_data(workload)
@@ -193,6 +203,24 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
         raise _RefusedParams(f"{names} is {batch}, but num_train is {workload.num_train}: set batch to at most that")
     expect_order(workload, batch)
     return workload, batch
+
+
+def _request(params: Mapping[str, Any]) -> BatchRequest:
+    try:
+        return BatchRequest.of(params)
+    except ValueError as error:
+        raise _RefusedParams(str(error)) from None
+
+
+def _made(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, Any]) -> Workload:
+    try:
+        workload = make(params if isinstance(params, NotingParams) else dict(params))
+        TrainingOptions.of(params)
+    except ValueError as error:
+        raise _RefusedParams(
+            str(error) or "the workload's constructor refuses these parameters with a ValueError that gives no reason"
+        ) from None
+    return workload
 
 
 def error_answer(kind: str, message: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from estimators.traits import Traits
 from scamp.workload.datasets import SetName, is_iterable, opened_dataset
 from scamp.workload.seeds import drawn_from, seed_everything
+from workloads.batch import BatchRequest
 from workloads.parallel.exchanging.experts import experts_of
 from workloads.parallel.forward_state.snapshot import (
     ModuleSnapshot,
@@ -273,7 +274,7 @@ def _tries(workload: Workload, split: SetName, flops: float) -> list[Tensor]:
         return []
     num = fitting[0]
     num_tries = max(1, min(MOST_TRIES, int(MOST_FLOPS / max(_PASSES * num * flops, 1.0))))
-    batch = workload.params.get("batch", workload.default_batch)
+    batch = BatchRequest.of(workload.params).samples or workload.default_batch
     if split == "train":  # in the order of training, which is drawn
         order = SampleOrder(workload, 0)
         return _shortest_first(workload, split, [order.places(step, batch)[:num, 2] for step in range(num_tries)])

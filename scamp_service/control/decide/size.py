@@ -18,6 +18,7 @@ from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import NO_PLAN_YET, TrialState, WaitsFor
 from scamp_service.model import Sized, Trial, TrialChanges
 from scamp_service.study.one_shot import Part
+from workloads.batch import BatchRequest
 
 
 def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
@@ -43,9 +44,9 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             case Sized() as sized if unknown := study.objectives.unknown(sized.quantities):
                 yield MoveTrial(trial, TrialState.FAILED, _why_unknown(unknown), sized=sized)
             case Sized() as sized:
-                sized = _for_good(trial, sized)
+                sized = _with_batch(trial, _for_good(trial, sized))
                 changes, able = TrialChanges(family=study.family(trial)), _within_bounds(study, trial, sized)
-                yield MoveTrial(trial, TrialState.QUEUED, sized.reason, changes, able, WaitsFor.DEVICES)
+                yield MoveTrial(trial, TrialState.QUEUED, sized.why, changes, able, WaitsFor.DEVICES)
             case Unsized(infeasible=True) as unsized:
                 yield _refused(s, trial, unsized)
             case Unsized(may_pass=True) as unsized:
@@ -60,12 +61,17 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
 
 def _for_good(trial: Trial, sized: Sized) -> Sized:
     """Says in the reason of the plan that a trial which ran out of memory keeps it (``place.offer_choices``)."""
-    grows = bool(trial.params.get("largest_batch"))
-    if not trial.num_oom or not (sized.choices or grows):
+    changes = BatchRequest.of(trial.params).changes
+    if not trial.num_oom or not (sized.choices or changes):
         return sized
-    words = "it keeps this plan" + " and does not grow its batch" * grows
+    words = "it keeps this plan" + " and its batch" * changes
     why = "it ran out of memory, and what it needs is known for this plan alone"
     return replace(sized, reason=f"{sized.reason}; {words}: {why}")
+
+
+def _with_batch(trial: Trial, sized: Sized) -> Sized:
+    """The plan with the reason of the batch that the trial was once given, which it keeps."""
+    return sized if trial.sized is None else replace(sized, batch_reason=trial.sized.batch_reason)
 
 
 def _breaks_bound(study: StudyRules, trial: Trial, sized: Sized) -> str:

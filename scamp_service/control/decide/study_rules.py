@@ -131,7 +131,7 @@ class StudyRules:
 
     def candidate(self, trial: Trial) -> Candidate:
         """The candidate of one of the study's trials."""
-        return Candidate(self.workload, self.code, trial.params)
+        return Candidate(self.workload, self.code, trial.trained_params)
 
     def family(self, trial: Trial) -> str:
         """The family of ``trial``: trials of one family learn from each other's memory. It is stored with the plan."""

@@ -12,7 +12,16 @@ from scamp_service.study.rules.starts import start_complaints
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import Slot, existing_values, flat, nested
 from scamp_service.study.spaces.space import Repeat, ends
-from workloads.options import BOTH_AVERAGES, BOTH_SCALINGS, NEEDS_ADASCALE, NEEDS_AVERAGES, NEEDS_EMA, wrong_value
+from workloads.batch import BOUNDS, LARGEST, wrong_batch
+from workloads.options import (
+    BOTH_AVERAGES,
+    BOTH_SCALINGS,
+    NEEDS_ADASCALE,
+    NEEDS_AVERAGES,
+    NEEDS_BASE,
+    NEEDS_EMA,
+    wrong_value,
+)
 from workloads.options import NAMES as OPTIONS
 
 
@@ -57,10 +66,24 @@ def _is_complete(name: str, slots: tuple[Slot, ...], flat_start: Mapping[str, An
 
 
 def batch_complaints(study: Fields) -> Iterator[str]:
-    """Check ``batch``, the number of samples of a step."""
-    for value in _values_of(study, "batch"):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            yield f"batch is the number of samples per optimizer step, an integer of at least 1; got {value!r}"
+    """Check ``batch``, the number of samples of a step, and the bounds between which ScaMP may choose or change it."""
+    batches, scalings = _values_of(study, "batch"), _values_of(study, "scale_lr")
+    yield from filter(None, map(wrong_batch, batches))
+    smallest, largest = (_values_of(study, name) for name in BOUNDS)
+    chosen, numbers = LARGEST in batches, [value for value in batches if isinstance(value, int)]
+    if (smallest or largest) and not chosen and "adascale" not in scalings:
+        yield NEEDS_ADASCALE
+    if "adascale" in scalings and (chosen or smallest) and not _values_of(study, "base_batch"):
+        yield NEEDS_BASE
+    if chosen and study.plan is not None:
+        yield "batch: largest and plan both say how large the batch is: keep one"
+    if largest and not chosen and max(largest) < min(numbers, default=0):
+        yield f"largest_batch ({max(largest)}) is smaller than every batch of the study: no batch would grow"
+    if smallest and not chosen and min(smallest) > max(numbers, default=min(smallest)):
+        yield f"smallest_batch ({min(smallest)}) is larger than every batch of the study: no batch would shrink"
+    for name, least in (("smallest_batch", smallest), ("base_batch", _values_of(study, "base_batch"))):
+        if largest and least and max(largest) < min(least):
+            yield f"largest_batch ({max(largest)}) is smaller than {name} ({min(least)})"
 
 
 def option_complaints(study: Fields) -> Iterator[str]:
@@ -70,13 +93,8 @@ def option_complaints(study: Fields) -> Iterator[str]:
     for start in _values_of(study, "swa_start"):
         if start is not None and study.budget.epochs is None and start >= study.budget.length:
             yield f"swa_start ({start}) must be less than budget.steps ({study.budget.length}): it averages nothing"
-    largest, scalings = _values_of(study, "largest_batch"), _values_of(study, "scale_lr")
-    if largest and "adascale" not in scalings:
-        yield NEEDS_ADASCALE
-    if {*_values_of(study, "reduce")} == {"adasum"} and {*scalings} == {"adascale"}:
+    if {*_values_of(study, "reduce")} == {"adasum"} and {*_values_of(study, "scale_lr")} == {"adascale"}:
         yield BOTH_SCALINGS
-    if largest and max(largest) < min(_values_of(study, "batch"), default=0):
-        yield f"largest_batch ({max(largest)}) is smaller than every batch of the study: no batch would grow"
     averages = {name for name in ("ema_decay", "swa_start") if _values_of(study, name)}
     if any(value not in ("none", None) for value in _values_of(study, "ema_warmup")) and "ema_decay" not in averages:
         yield NEEDS_EMA

@@ -119,6 +119,22 @@ def test_a_model_never_seen_before_is_tuned_through_a_service(scamp: Scamp, serv
     assert [path for path in files if path.stat().st_mode & 0o077] == [], "nobody else may read them"
 
 
+def test_a_candidate_trains_with_the_largest_batch_that_fits_and_says_why(
+    scamp: Scamp, service: Served, tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path / "largest")
+    (folder / "study.yaml").write_text(
+        STUDY.replace("batch: 16", "batch: largest, smallest_batch: 4, largest_batch: 96")
+    )
+    done = scamp(service.data_dir, "submit", folder / "study.yaml", "--working-dir", folder, SCAMP_ADDRESS=service.url)
+    assert done.returncode == 0, done.stderr
+    study = as_json(scamp, service, "list")[0]["id"]
+    small, large = sorted(as_json(scamp, service, "trials", str(study)), key=lambda trial: trial["number"])
+    assert (small["state"], small["batch"], small["params"]["batch"]) == ("COMPLETED", 96, "largest")
+    assert small["plan_reason"].endswith("; batch 96: the largest allowed, and it fits")
+    assert large["state"] == "COMPLETED" and large["num_ranks"] == 2
+
+
 def test_mistakes_are_one_line_and_store_nothing(scamp: Scamp, service: Served, tmp_path: Path) -> None:
     studies = as_json(scamp, service, "list")
     (tmp_path / "not-yaml.yaml").write_text("{")

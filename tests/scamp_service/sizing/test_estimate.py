@@ -145,6 +145,13 @@ def test_the_largest_micro_batch_is_marked_where_larger_ones_were_not_traced(
     assert (f"≥{largest}" in console.file.getvalue()) == more  # type: ignore[attr-defined]
 
 
+def test_an_estimate_of_the_largest_batch_is_that_of_the_batch_that_a_study_chooses(estimator: Estimator) -> None:
+    chosen = estimator.estimate({**MEDIUM, "batch": "largest"}, equal_devices(2, 96))
+    same = estimator.estimate({**MEDIUM, "batch": chosen.batch}, equal_devices(2, 96))
+    assert 1 < chosen.batch < 1024 and chosen.choice == same.choice
+    assert chosen.reason == f"{same.reason}; {chosen.batch_reason}"
+
+
 def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Estimator) -> None:
     answer = estimator.estimate(MEDIUM, equal_devices(1, 14))
     assert isinstance(answer.choice, NoPlan) and answer.options[0].evidence is Evidence.STATES

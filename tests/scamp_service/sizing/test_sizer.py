@@ -80,6 +80,43 @@ def test_a_candidate_too_large_for_a_device_is_divided_with_the_same_batch(sizin
     assert sized.prediction.reserved_mib <= 96
 
 
+@pytest.mark.sample
+def test_the_largest_batch_is_the_one_that_the_fewest_ranks_compute_at_once(sizing: Sizing) -> None:
+    params = {"depth": 4, "width": 64, "batch": "largest"}
+    sized = sizing.size(params)
+    assert isinstance(sized, Sized)
+    assert (sized.plan.world_size, sized.plan.num_micro_batches) == (1, 1)
+    assert sized.batch_reason.startswith(f"batch {sized.plan.batch}, from 1 to 1024: 1 rank computes at most ")
+    larger = sizing.size({**params, "batch": sized.plan.batch * 8 // 7 + 1})
+    assert isinstance(larger, Sized) and not larger.batch_reason
+    assert larger.plan.num_micro_batches * larger.plan.world_size > 1, "no eighth more fits"
+    again = sizing.size({**params, "batch": sized.plan.batch})
+    assert isinstance(again, Sized) and again.plan == sized.plan
+
+
+@pytest.mark.parametrize(
+    ("bounds", "batch", "words"),
+    [
+        ({"largest_batch": 48}, 48, "batch 48: the largest allowed, and it fits"),
+        ({"smallest_batch": 512}, 512, "batch 512, from 512 to 1024: 1 rank computes at most "),
+    ],
+)
+def test_the_largest_batch_lies_between_its_bounds(
+    sizing: Sizing, bounds: dict[str, int], batch: int, words: str
+) -> None:
+    sized = sizing.size({"depth": 4, "width": 64, "batch": "largest", **bounds})
+    assert isinstance(sized, Sized) and sized.plan.batch == batch
+    assert sized.batch_reason.startswith(words)
+
+
+def test_a_candidate_too_large_for_a_device_gets_the_largest_batch_of_its_ranks(sizing: Sizing) -> None:
+    sized = sizing.size({"depth": 1, "width": 768, "heads": 8, "batch": "largest"})
+    assert isinstance(sized, Sized)
+    assert sized.plan.world_size > 1 and 32 < sized.plan.batch < 1024
+    unsized = sizing.size({"depth": 3, "width": 1536, "heads": 8, "batch": "largest"})
+    assert isinstance(unsized, Unsized) and unsized.infeasible
+
+
 def test_no_plan_divides_the_batch_of_a_family_whose_curve_depends_on_it(sizing: Sizing) -> None:
     small, large = {"depth": 4, "width": 64, "batch": 64}, {"depth": 1, "width": 768, "heads": 8, "batch": 32}
     words = "the gradient of head.weight changes by 9 %"

@@ -152,9 +152,25 @@ def test_the_batch_is_the_candidates_or_the_workloads_default(traces: TraceProce
     assert ask(traces, "vit_digits", {"depth": 1, "width": 8}, Layout())["batch"] == 64
 
 
+@pytest.mark.parametrize(
+    ("bounds", "batch"), [({}, 1024), ({"largest_batch": 96}, 96), ({"largest_batch": 5000}, 1437)]
+)
+def test_the_largest_batch_is_traced_up_to_its_bound_or_the_training_set(
+    traces: TraceProcess, bounds: dict[str, int], batch: int
+) -> None:
+    params = {"depth": 1, "width": 8, "batch": "largest", **bounds}
+    assert ask(traces, "vit_digits", params, Layout())["batch"] == batch
+
+
+def test_a_training_set_smaller_than_the_smallest_batch_is_infeasible(traces: TraceProcess) -> None:
+    with pytest.raises(TraceFailed, match="that may be chosen is 5000, but num_train is 1437") as failed:
+        ask(traces, "vit_digits", {"depth": 1, "width": 8, "batch": "largest", "smallest_batch": 5000}, Layout())
+    assert failed.value.infeasible
+
+
 @pytest.mark.parametrize("batch", [0, -1, 2.5, "8", True, None])
 def test_a_batch_that_is_no_positive_whole_number_is_infeasible(traces: TraceProcess, batch: Any) -> None:
-    with pytest.raises(TraceFailed, match="batch must be a positive whole number") as failed:
+    with pytest.raises(TraceFailed, match="an integer of at least 1, or largest; got") as failed:
         ask(traces, "vit_digits", {"batch": batch}, Layout())
     assert failed.value.infeasible
 

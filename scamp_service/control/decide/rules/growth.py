@@ -11,8 +11,8 @@ from math import inf
 
 from estimators.model import Plan
 from scamp_service.model import Attempt, Choice, Json, Trial
+from workloads.batch import BatchRequest
 from workloads.gain import gain_of_batch
-from workloads.options import uses_adascale
 
 
 def counts_as(trial: Trial, plan: Plan) -> float:
@@ -25,10 +25,9 @@ def counted_by(params: Json, plan: Plan, noise_scale: float | None) -> float:
 
     They are steps of the candidate's batch where it does not say for which one its learning rate is meant.
     """
-    if noise_scale is None or not uses_adascale(params):
+    if noise_scale is None or not (request := BatchRequest.of(params)).scales:
         return 1.0
-    base_batch = params.get("base_batch") or params.get("batch") or plan.batch
-    return gain_of_batch(plan.batch, base_batch, noise_scale)
+    return gain_of_batch(plan.batch, request.base or request.samples or plan.batch, noise_scale)
 
 
 def counted_seconds(trial: Trial, choice: Choice) -> float | None:
@@ -45,15 +44,15 @@ def step_seconds(trial: Trial, attempt: Attempt) -> float | None:
 def worth_offering(trial: Trial, choices: Iterable[Choice]) -> tuple[Choice, ...]:
     """The choices with the best batch for each number of ranks, each with fewer seconds than the one before.
 
-    Until its noise scale is known, a trial keeps the smallest batch of its choices.
+    Until its noise scale is known, a trial keeps the batch that it was planned with.
     """
     offered = tuple(choices)
-    least = min((choice.plan.batch for choice in offered), default=0)
-    able = [choice for choice in offered if trial.noise_scale is not None or choice.plan.batch == least]
-    if all(choice.plan.batch == least for choice in able):
-        return tuple(able)
+    if trial.plan is None or not BatchRequest.of(trial.params).changes:
+        return offered
+    if trial.noise_scale is None:
+        return tuple(choice for choice in offered if choice.plan.batch == trial.plan.batch)
     best: list[Choice] = []
-    for choice in sorted(able, key=lambda choice: (choice.plan.world_size, _order(trial, choice))):
+    for choice in sorted(offered, key=lambda choice: (choice.plan.world_size, _order(trial, choice))):
         if not best or _order(trial, choice) < _order(trial, best[-1]):
             best.append(choice)
     return tuple(best)

@@ -208,17 +208,43 @@ def test_a_candidate_that_cannot_be_traced_because_of_the_host_is_sized_later() 
     assert last.to is TrialState.FAILED and "mend the host" in last.reason
 
 
-def test_the_plan_after_an_out_of_memory_says_that_it_is_kept_and_that_the_batch_does_not_grow() -> None:
+def test_a_batch_that_was_chosen_stays_with_its_reason_when_a_trial_is_planned_again() -> None:
+    """Also where other devices or more memory would allow another batch by then."""
+    params = {"batch": "largest", "largest_batch": 64, "lr": 0.1}
+    new = trial(state=TrialState.WAITING, plan=None, params=params)
+    (size,) = effects_of(trials=[new])
+    assert isinstance(size, Size) and size.demand.candidate.params == params
+    chosen = replace(sized(plan=Plan(24)), batch_reason="batch 24: it fits")
+    move = only_move(effects_of(trials=[new], sized={1: chosen}))
+    assert move.reason == "fits; batch 24: it fits"
+    (size,) = effects_of(trials=[replace(new, sized=move.sized, num_oom=1)])
+    assert isinstance(size, Size) and size.demand.candidate.params == {"batch": 24, "lr": 0.1}
+    again = only_move(effects_of(trials=[replace(new, sized=move.sized)], sized={1: sized(plan=Plan(12, 2))}))
+    assert again.sized is not None and again.sized.why == again.reason == "fits; batch 24: it fits"
+
+
+def test_the_ranks_of_a_trial_get_the_batch_that_was_chosen() -> None:
+    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(24), params={"batch": "largest"})
+    (begin,) = (effect for effect in effects_of(trials=[queued]) if isinstance(effect, Begin))
+    assert begin.order.candidate.params == {"batch": 24} and begin.order.plan.batch == 24
+
+
+GROWS = {"batch": 32, "base_batch": 32, "scale_lr": "adascale"}
+
+
+def test_the_plan_after_an_out_of_memory_says_that_it_is_kept_and_that_the_batch_does_not_change() -> None:
     for num_oom, largest, reason in (
         (0, 64, "fits"),
         (1, None, "fits"),
         (
             1,
             64,
-            "fits; it keeps this plan and does not grow its batch: it ran out of memory, and what it needs is "
+            "fits; it keeps this plan and its batch: it ran out of memory, and what it needs is "
             "known for this plan alone",
         ),
     ):
-        waiting = trial(state=TrialState.WAITING, num_oom=num_oom, plan=None, params={"largest_batch": largest})
+        waiting = trial(
+            state=TrialState.WAITING, num_oom=num_oom, plan=None, params={**GROWS, "largest_batch": largest}
+        )
         move = only_move(effects_of(trials=[waiting], sized={1: sized()}))
         assert move.sized is not None and move.sized.reason == move.reason == reason

@@ -55,6 +55,13 @@ def test_the_best_batch_for_each_number_of_ranks_is_offered_once_the_noise_is_kn
     assert worth_offering(noisy, noisy.sized.choices) == offered
 
 
+@pytest.mark.parametrize(("noise_scale", "batch"), [(None, 8), (0.0, 4), (1e9, 8)])
+def test_a_smaller_batch_is_offered_where_the_noise_is_small(noise_scale: float | None, batch: int) -> None:
+    noisy = trial(noise_scale, params={**PARAMS, "base_batch": 4, "smallest_batch": 4})
+    (offered,) = worth_offering(noisy, (choice(Plan(4), 0.6), OWN))
+    assert offered.plan.batch == batch
+
+
 def test_steps_count_as_those_of_the_base_batch() -> None:
     noisy = trial(1e9)
     assert counts_as(noisy, QUADRUPLE.plan) == pytest.approx(4)
