@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from numbers import Number
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,8 +39,12 @@ class UnknownNumber(float):
     __hash__ = float.__hash__
 
 
-def _computed(name: str) -> Callable[..., UnknownNumber]:
-    return lambda self, *others: UnknownNumber()
+def _computed(name: str) -> Callable[..., Any]:
+    def compute(self: UnknownNumber, *others: Any) -> Any:
+        """Tensors and arrays compute their own results."""
+        return UnknownNumber() if all(isinstance(other, Number) for other in others) else NotImplemented
+
+    return compute
 
 
 def _compared(name: str) -> Callable[..., Any]:

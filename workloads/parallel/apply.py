@@ -29,6 +29,7 @@ from workloads.parallel.exchanging.replicas import average_gradients
 from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.parallel.forward_state.state import ForwardState, attach_state
 from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, compute_divided_in, compute_in
+from workloads.parallel.numbers import read_numbers_of_all_ranks
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.optimizers.muon import update_whole_matrices
@@ -66,6 +67,8 @@ def apply_plan(
         raise WorkloadError(f"{why}, and precision: bf16-params casts dense ones: use precision: bf16, or sparse=False")
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
         raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
+    if layout.fsdp_mesh or layout.tp > 1:
+        read_numbers_of_all_ranks()
     ranks = _Ranks(mesh)
     attributes = parameter_attributes(model)
     if layout.pp > 1:

@@ -45,6 +45,7 @@ from workloads.training.data.batch_transform import step_batch
 from workloads.training.data.order import SampleOrder, lengths_of
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.outline import model_of, outline_of
+from workloads.training.sample_draws import SampleDraws
 from workloads.training.samples import batch_indices
 from workloads.training.step import layers_of_training
 from workloads.training.updates.phases import phases_of
@@ -104,8 +105,9 @@ def why_whole(workload: Workload, flops: float = 0.0) -> str:
     """Why ranks and micro-batches may not divide a batch of this workload; empty if they may, or if nobody can tell.
 
     ``flops`` are those of a forward pass of one sample. Nobody can tell for models that are too large to be run here,
-    and for losses that draw random numbers. What the workload itself says (``indivisible``) counts too, as a small term
-    may show nothing in a few samples. A workload that ``accepts_parts`` is not asked.
+    and for losses that draw random numbers of which it does not show to which sample they belong. What the workload
+    itself says (``indivisible``) counts too, as a small term may show nothing in a few samples. A workload that
+    ``accepts_parts`` is not asked.
     """
     finding = _first_finding(_difference_of_losses, workload, "train", flops)
     if finding or workload.accepts_parts or not workload.indivisible:
@@ -316,7 +318,7 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
             f"calls, which micro-batches and ranks would change. Keep nothing in the workload, {_ADVICE}"
         )
     if draws:
-        return None  # these numbers depend on the division, too
+        return _difference_with_draws(comparison, name, loss, indices, [batch, *halves])
     if joins:
         halves_of = JoinedHalves(comparison.model)
         with halves_of.batch():
@@ -327,6 +329,29 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
             second, _ = comparison.value(loss, halves[1])
     else:
         (undivided, _), (second, _) = comparison.value(loss, batch), comparison.value(loss, halves[1])
+    return _words(comparison, name, len(indices), undivided, first, second)
+
+
+def _difference_with_draws(
+    comparison: _Comparison, name: str, loss: LossOf, indices: Tensor, batches: Sequence[Batch]
+) -> str | None:
+    """As ``_difference_of_loss``, from a batch and its halves, with random numbers that are those of samples; None if
+    it does not show which are."""
+    num, middle, shared = len(indices), len(indices) // 2, frozenset[object]()
+    for _ in range(2):
+        ratios, drawn = [], []
+        for batch, samples in zip(batches, (range(num), range(middle), range(middle, num)), strict=True):
+            drawn.append(SampleDraws(comparison.workload, (0,), [samples], shared))
+            with drawn[-1]:
+                ratios.append(comparison.value(drawn[-1].around(loss), batch)[0])
+        if all(draws.draws_like(drawn[0]) for draws in drawn):
+            return _words(comparison, name, num, *ratios)
+        shared = drawn[0].shared_with(drawn[1])
+    return None
+
+
+def _words(comparison: _Comparison, name: str, num: int, undivided: _Ratio, first: _Ratio, second: _Ratio) -> str:
+    """Words for a loss that is not that of the halves together; empty if it is."""
     if not comparison.differs(undivided, first, second):
         return ""
     advice = (
@@ -337,7 +362,7 @@ def _difference_of_loss(comparison: _Comparison, name: str, loss: LossOf, indice
         f"device, average within samples first, {_ADVICE}"
     )
     numbers = _numbers(undivided, first, second)
-    return f"{name} of {len(indices)} samples is {numbers}, so micro-batches and ranks would change it. {advice}"
+    return f"{name} of {num} samples is {numbers}, so micro-batches and ranks would change it. {advice}"
 
 
 def _difference_of_metrics(comparison: _Comparison) -> str:

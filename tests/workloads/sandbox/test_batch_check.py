@@ -1,4 +1,4 @@
-"""A loss or a metric that is no mean over samples is found; one that is, or that draws random numbers, is not."""
+"""A loss or a metric that is no mean over samples is found, also if it draws random numbers; one that is is not."""
 
 from __future__ import annotations
 
@@ -82,6 +82,17 @@ def _noisy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return functional.mse_loss(model(x + torch.randn_like(x)), x[:, :3])
 
 
+def _noisy_tokens(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    masked = torch.rand_like(x) < 0.3
+    return ((model(x * ~masked) - x[:, :3]).square() * masked[:, :3]).sum() / masked[:, :3].sum()
+
+
+def _mixed_up(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    others, part = torch.randperm(len(x)), torch.rand(())
+    logits = model(part * x + (1 - part) * x[others])
+    return part * functional.cross_entropy(logits, y) + (1 - part) * functional.cross_entropy(logits, y[others])
+
+
 def _penalty(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     x = x.requires_grad_()
     (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
@@ -121,6 +132,7 @@ class Points(Workload):
         pytest.param({"loss": _of_samples_with_tokens}, id="weights of samples"),
         pytest.param({"loss": _sum_and_count}, id="a sum and what counts"),
         pytest.param({"loss": _noisy}, id="random numbers in the loss"),
+        pytest.param({"loss": _mixed_up}, id="mixup"),
         pytest.param({"loss": _penalty}, id="a penalty of gradients"),
         pytest.param({"augments": True}, id="random samples"),
     ],
@@ -136,6 +148,7 @@ def test_the_loss_of_a_mean_over_samples_may_be_divided(params: dict[str, Any]) 
         pytest.param({"loss": lambda model, x, y: len(x) * _mean(model, x, y), "model": Turn}, id="sum, complex"),
         pytest.param({"loss": _negatives}, id="negatives within the batch"),
         pytest.param({"loss": _of_tokens}, id="mean over what counts"),
+        pytest.param({"loss": _noisy_tokens}, id="mean over what is masked at random"),
         pytest.param({"loss": _sum_and_wrong_count}, id="a count that is no sum"),
         pytest.param({"loss": _balanced, "model": Balanced}, id="balance of experts"),
         pytest.param({"loss": _negatives, "augments": True}, id="negatives among random samples"),

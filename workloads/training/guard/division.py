@@ -12,8 +12,9 @@ the precision (``tolerance``). Differences are words for the user; no words, no 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import unwrap
@@ -27,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from scamp.workload.datasets import is_iterable, opened_dataset
@@ -44,6 +46,7 @@ from workloads.training.guard.dealing import Dealing, Division, dealt, dealt_hel
 from workloads.training.guard.sketch import sketches
 from workloads.training.guard.tolerance import HALF, LEAST_LOSS, Tolerance, tolerance_of
 from workloads.training.metrics import as_pair
+from workloads.training.sample_draws import SampleDraws
 from workloads.training.samples import FEW
 from workloads.training.step import evaluate, phase_step, without_gradients
 from workloads.training.updates.precision import autocast
@@ -54,6 +57,8 @@ _FLIPPED = 0.125
 """Share of samples in which a metric of whole numbers may change: of a near tie, rounding decides."""
 _MOST_NUMBERS = 64
 """Numbers of an attribute that are compared."""
+_OF_SIZES = r"(?i)\b(sizes?|shapes?|dimensions?)\b"
+"""Errors of torch that other numbers of samples may cause; those about memory or other ranks say nothing of these."""
 _MOST_HALVES = 4
 """Orders in which samples come in halves, until one shows what uneven parts have shown."""
 
@@ -80,6 +85,16 @@ class _Passes:
     draws: bool
     keeps: bool
     left: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    drawn: SampleDraws | None = None
+    """Random numbers that were drawn for each sample by itself."""
+
+
+class _OtherDraws(Exception):
+    """Micro-batches draw other random numbers for a sample than expected; ``shared`` are draws that all share."""
+
+    def __init__(self, shared: frozenset[object]) -> None:
+        super().__init__()
+        self.shared = shared
 
 
 class DivisionGuard:
@@ -95,6 +110,7 @@ class DivisionGuard:
         self._read_between = _names_read(rank.workload)
         self._owners: Mapping[str, Any] = {}  # what users' code may keep something in, during a check
         self._snapshot, self._changes = Snapshot({}), Changes({})
+        self._shared_draws: frozenset[object] | None = None  # None while random numbers are those of a micro-batch
 
     @property
     def _tolerance(self) -> Tolerance:
@@ -115,7 +131,9 @@ class DivisionGuard:
         self._snapshot, self._changes = Snapshot(self._owners), Changes(self._owners)
         try:
             self._check(step, of_metrics=not is_last or bool(self.why_not_compared) or not self._has_compared_metrics)
-        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, RuntimeError) and not re.search(_OF_SIZES, str(error)):
+                raise
             raise DependsOnDivision(
                 f"step {step + 1} fails with fewer samples than planned in a pass: {type(error).__name__}: {error}"
             ) from error
@@ -158,8 +176,31 @@ class DivisionGuard:
             self._leaves_out_all = True
             planned = self._passes(loss, step, dealing.planned)
         if self._rank.any(planned.draws):
-            self.why_not_compared = "the loss draws random numbers"
-            return None
+            return self._difference_with_draws(loss, step, dealing)
+        return self._difference_from(planned, loss, step, dealing)
+
+    def _difference_with_draws(self, loss: Loss, step: int, dealing: Dealing) -> tuple[str, str] | None:
+        """``_difference`` with random numbers that are those of samples, if it shows which are."""
+        try:
+            for _ in range(2 if self._rank.job.plan.pp == 1 else 0):
+                self._shared_draws = self._shared_draws or frozenset()
+                try:
+                    planned = self._passes(loss, step, dealing.planned)
+                except (LookupError, NotImplementedError, TypeError, ValueError):  # an operation draws in its own way
+                    break
+                try:
+                    return self._difference_from(planned, loss, step, dealing)
+                except _OtherDraws as error:
+                    self._shared_draws = error.shared
+        finally:
+            self._shared_draws = None
+        self.why_not_compared = "the loss draws random numbers"
+        return None
+
+    def _difference_from(self, planned: _Passes, loss: Loss, step: int, dealing: Dealing) -> tuple[str, str] | None:
+        """``_difference`` from these passes."""
+        if planned.drawn is not None and self._rank.any(planned.drawn.draws_backward):
+            return "the noise of gradients, which their backward pass draws, changes", dealing.words
         if max(self._rank.job.plan.samples_of_shares) == 1 and self._rank.job.plan.pp == 1:
             return self._difference_of_pair(loss, step, dealing, planned)
         # A sample counts as much in such a dealing as before, so what changes gradients shows in half the loss only.
@@ -226,7 +267,10 @@ class DivisionGuard:
         return (words, dealing.words) if words else None
 
     def _different(self, planned: _Passes, other: _Passes) -> str:
-        """Words for a difference, which all ranks get; empty if there is none."""
+        """Words for a difference, which all ranks get; empty if there is none. Raises ``_OtherDraws``."""
+        drawn, others = planned.drawn, other.drawn
+        if drawn is not None and others is not None and self._rank.any(not drawn.draws_like(others)):
+            raise _OtherDraws(drawn.shared_with(others))
         words = _different_sums(planned.sums, other.sums, self._tolerance.loss)
         if planned.gradients is None or other.gradients is None:
             return words
@@ -256,10 +300,14 @@ class DivisionGuard:
         optimizer = cast(torch.optim.Optimizer, probe)
         if not division.is_even:
             loss = _weighted(loss, [len(part) for part in division.parts])
+        drawn = self._sample_draws(step, division.parts)
+        if drawn is not None:
+            loss = drawn.around(loss)
         with kept_generators(rank.workload), self._unchanged(division.weight):
             for _ in range(repeats):
                 batches, before = self._begin(step, division.parts)
-                own_loss = phase_step(rank.workload, loss, model, optimizer, batches, len(division.parts))
+                with drawn or nullcontext():
+                    own_loss = phase_step(rank.workload, loss, model, optimizer, batches, len(division.parts))
             draws = drawn_from(rank.workload) != before
             factor = updates_of(model).loss_factor(len(division.parts))
             changed = [(owner, name, value) for owner, name, value, _ in self._changes.found(self._owners)]
@@ -269,15 +317,23 @@ class DivisionGuard:
         own_total = own_loss.detach().double().cpu() * division.weight
         total = rank.sum(own_total)  # in a pipeline only the last stage has a loss
         sums = {"the loss": (float(total) * plan.pp, float(plan.world_size))}
-        return _Passes(sums, probe.gradients / factor, draws, bool(changed), left)
+        return _Passes(sums, probe.gradients / factor, draws, bool(changed), left, drawn)
+
+    def _sample_draws(self, step: int, parts: Sequence[Tensor]) -> SampleDraws | None:
+        if self._shared_draws is None:
+            return None
+        rank = self._rank
+        return SampleDraws(rank.workload, (rank.job.seed, step), [part.tolist() for part in parts], self._shared_draws)
 
     def _forward(self, loss: Loss, step: int, parts: Sequence[Tensor]) -> _Passes:
         """The losses of these micro-batches, without gradients; none if the loss itself computes gradients."""
         rank, sums = self._rank, torch.zeros(2, dtype=torch.float64)
-        state = forward_state(rank.model)
+        state, drawn = forward_state(rank.model), self._sample_draws(step, parts)
+        if drawn is not None:
+            loss = drawn.around(loss)
         with kept_generators(rank.workload), self._unchanged(1.0):
             batches, _ = self._begin(step, parts)
-            with without_gradients(rank.model):
+            with without_gradients(rank.model), drawn or nullcontext():
                 for batch in batches:
                     try:
                         with state.micro_batch(batch, len(parts)), autocast(rank.workload, rank.model):
@@ -290,7 +346,7 @@ class DivisionGuard:
                 finish(rank.model)
                 state.end_step()
         total, count = rank.sum(sums).tolist()
-        return _Passes({"the loss": (total, count)}, None, draws=False, keeps=False)
+        return _Passes({"the loss": (total, count)}, None, draws=False, keeps=False, drawn=drawn)
 
     def _begin(self, step: int, parts: Sequence[Tensor]) -> tuple[Iterable[Batch], object]:
         """The micro-batches of these parts of a step, and a value that changes once their passes draw numbers."""
@@ -448,7 +504,8 @@ class _Probe:
 
     def step(self) -> None:
         """Keep sketches of the gradients."""
-        self.gradients = sketches(parameter.grad for parameter in self._model.parameters())
+        with _disable_current_modes():
+            self.gradients = sketches(parameter.grad for parameter in self._model.parameters())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients."""

@@ -153,6 +153,8 @@ def test_a_number_of_the_training_may_be_printed_and_not_compared(recorder: Reco
     loss = torch.empty(3).mean().item()
     mean = (loss + 2 * loss) / 3
     assert isinstance(mean, UnknownNumber) and f"{mean:.2f}" == "1.00"
+    ones = torch.ones(2, 3)
+    assert (mean * ones).shape == (mean / ones).shape == (ones - mean).shape == (2, 3)
     for look in (lambda: mean < 1, lambda: bool(mean), lambda: max(mean, 0.0), lambda: int(mean)):
         with pytest.raises(DataDependentOutputException):
             look()

@@ -152,3 +152,27 @@ def test_replicas_divide_an_optimizer_of_the_users_own_and_resume(ranks: Any, tm
     assert resumed
     for step, values in [*ranks.curve(plan, **options), *resumed]:
         assert values == pytest.approx(expected[step], abs=1e-5)
+
+
+CAREFUL = """
+class Careful(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = sum(float(gradient.square().sum()) for gradient in gradients) ** 0.5
+        if any(gradient.abs().max().item() > 0.2 for gradient in gradients):
+            for gradient in gradients:
+                gradient.mul_(0.1 / norm)
+        if not any(bool((gradient > 0.05).all()) for gradient in gradients):
+            super().step(closure)
+"""
+
+
+@pytest.mark.parametrize("spread", [{"dp_shard": 2}, {"dp_shard": 2, "reshard": False}], ids=["FSDP", "ZeRO-2"])
+def test_an_optimizer_of_the_users_own_reads_numbers_of_all_shards(ranks: Any, tmp_path: Path, spread: Any) -> None:
+    own = LAMB.replace("\n\nclass Own", f"\n{CAREFUL}\n\nclass Own").replace("return Lamb(", "return Careful(")
+    (tmp_path / "own.py").write_text(own)
+    options = {"workload": "own.py:Own", "code_dir": str(tmp_path), "params": {"batch": 32}, "steps": 6}
+    expected = dict(ranks.curve(Plan(32), **options))
+    for step, values in ranks.curve(Plan(16, **spread), **options):
+        assert values == pytest.approx(expected[step], abs=1e-6)

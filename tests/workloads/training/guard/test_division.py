@@ -10,6 +10,7 @@ import pytest
 from estimators.model import Plan
 
 CASES = """
+import random
 import torch
 from torch import nn
 from torch.nn import functional
@@ -38,6 +39,34 @@ class Sized(Base):
         return super().loss(model, batch)
     training_steps = 0
     def on_step(self, step, steps, optimizer): self.training_steps += 1
+
+
+class Paired(Base):
+    '''Fails, with an error of torch, where a micro-batch has an odd number of samples.'''
+    def loss(self, model, batch):
+        logits = model(batch[0])
+        return functional.cross_entropy(logits, batch[1]) + 0.1 * (logits[::2] - logits[1::2]).square().mean()
+
+
+class NoisyMean(Base):
+    '''Draws numbers for each sample, for a part of it, and for all: a mean over samples nevertheless.'''
+    def loss(self, model, batch):
+        points = batch[0] + torch.randn_like(batch[0]) * torch.rand(len(batch[0]), 1) + 0.1 * torch.randn(6)
+        logits = functional.dropout(model(points), 0.2)
+        return functional.cross_entropy(logits + 0.1 * torch.randn(logits.shape) * random.random(), batch[1])
+
+
+class NoisyWeights(NoisyMean):
+    def loss(self, model, batch):
+        logits = model(batch[0] + 0.3 * torch.randn(batch[0].shape))
+        return functional.cross_entropy(logits, batch[1], weight=torch.tensor([1.0, 2.0, 4.0, 12.0]))
+
+
+class NoisyGradient(Base):
+    def build_model(self):
+        model = super().build_model()
+        next(model.parameters()).register_hook(lambda gradient: gradient + 0.1 * torch.randn_like(gradient))
+        return model
 
 
 class Stages(Chain):
@@ -409,6 +438,24 @@ def test_a_loss_that_is_no_number_for_fewer_samples_depends_on_the_division(rank
 def test_a_loss_that_fails_with_fewer_samples_depends_on_the_division(ranks: Any, cases: dict[str, Any]) -> None:
     words = refusal(ranks, Plan(16, num_micro_batches=2), "Sized", cases)
     assert words == "step 2 fails with fewer samples than planned in a pass: ValueError: at least 16 samples"
+
+
+def test_a_loss_that_takes_pairs_of_samples_depends_on_the_division(ranks: Any, cases: dict[str, Any]) -> None:
+    assert "size of tensor" in refusal(ranks, Plan(8, num_micro_batches=4), "Paired", cases)
+
+
+@pytest.mark.parametrize("plan", [*DIVIDED, Plan(1, num_micro_batches=32)], ids=str)
+def test_a_loss_with_random_numbers_is_compared_with_those_of_each_sample(
+    ranks: Any, cases: dict[str, Any], plan: Plan
+) -> None:
+    assert "changes" in refusal(ranks, plan, "NoisyWeights", cases)
+    answers = ranks.train(plan, 4, workload="cases.py:NoisyMean", **cases)
+    assert not any(answer.get("error") for answer in answers), answers[0]["traceback"]
+
+
+def test_gradients_with_noise_depend_on_the_division(ranks: Any, cases: dict[str, Any]) -> None:
+    words = refusal(ranks, Plan(8, num_micro_batches=4), "NoisyGradient", cases)
+    assert words.startswith("the noise of gradients, which their backward pass draws, changes in step 2 when")
 
 
 def test_a_gradient_that_a_hook_changes_ends_a_pipeline(ranks: Any, cases: dict[str, Any]) -> None:
