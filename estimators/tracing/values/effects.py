@@ -22,8 +22,10 @@ _SUMS = {_aten.sum, _aten.count_nonzero, _aten.cumsum, _aten.mean}  # of zeros a
 _LIFTS = {_aten.lift_fresh.default, _aten.lift_fresh_copy.default}
 _MASKED = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default}
 
-CHOOSES = {_aten.topk.default: 2, _aten.argmax.default: 1, _aten.max.dim: 1}
-"""Operations that return the indices of the largest elements, with the place of the argument ``dim``."""
+CHOOSES = {
+    _aten.topk.default: 2, _aten.argmax.default: 1, _aten.argmin.default: 1, _aten.max.dim: 1, _aten.min.dim: 1,
+}  # fmt: skip
+"""Operations that return the indices of the largest or smallest elements, with the place of the argument ``dim``."""
 
 Effect = Literal["lift", "view", "write", "make", "compare", "choose", "random", "unknown", "compute"]
 """``lift`` starts from a real tensor, ``make`` from none; ``unknown`` returns memory as it is."""

@@ -200,7 +200,7 @@ class Values:
         dim = kwargs.get("dim", args[CHOOSES[operation]] if len(args) > CHOOSES[operation] else None)
         if dim is None:
             dim = -1
-            if args[0].ndim and operation is torch.ops.aten.argmax.default:
+            if args[0].ndim and operation in (torch.ops.aten.argmax.default, torch.ops.aten.argmin.default):
                 return  # over all elements
         if not args[0].ndim or bytes_of(indices) > _MOST_BYTES:
             return

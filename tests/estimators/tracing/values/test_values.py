@@ -232,6 +232,9 @@ def test_a_model_chooses_evenly_or_always_the_same() -> None:
             experts = torch.empty(6, 4).topk(2).indices
             counts = nn.functional.one_hot(experts, 4).sum((0, 1)).tolist()
             rows = (experts == 1).nonzero()
+            nearest = torch.empty(3, 5).argmin(1)
+            assert torch.bincount(nearest, minlength=5).shape == (5,)
+            assert torch.empty(3, 5).min(1).indices.tolist() == nearest.tolist()
             chosen[even] = (counts, list(rows.shape), torch.empty(3, 5).argmax(1).tolist())
             assert recorder.values.assumptions.described[0].startswith("choices by the model are even (")
     assert chosen == {True: ([3, 3, 3, 3], [3, 2], [0, 1, 2]), False: ([6, 6, 0, 0], [6, 2], [0, 0, 0])}
