@@ -46,9 +46,5 @@ PARTS: Mapping[str, Part] = {
 }
 
 
-def main() -> None:
-    run_parts(__doc__, "What the estimator covers", COMMAND, PARTS, 300)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, "What the estimator covers", COMMAND, PARTS, 300)

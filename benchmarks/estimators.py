@@ -29,10 +29,6 @@ PARTS: Mapping[str, Part] = {
 }
 
 
-def main() -> None:
-    run_parts(__doc__, "How good the estimator is", COMMAND, PARTS, 600, _begin_quick)
-
-
 def _begin_quick(chosen: list[str]) -> None:
     print("quick: small cases, to check that everything runs; their figures do not say how good the estimator is")
     if "pace" in chosen:
@@ -40,4 +36,4 @@ def _begin_quick(chosen: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, "How good the estimator is", COMMAND, PARTS, 600, _begin_quick)

@@ -18,9 +18,5 @@ PARTS: Mapping[str, Part] = {
 }
 
 
-def main() -> None:
-    run_parts(__doc__, "Live studies", COMMAND, PARTS, 600)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, "Live studies", COMMAND, PARTS, 600)

@@ -24,9 +24,5 @@ PARTS: Mapping[str, Part] = {
 }
 
 
-def main() -> None:
-    run_parts(__doc__, "How well gangs are packed", COMMAND, PARTS, 120)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, "How well gangs are packed", COMMAND, PARTS, 120)

@@ -17,9 +17,5 @@ COMMAND = "python -m benchmarks.published --tables DIR --results FILE --write PA
 PARTS: Mapping[str, Part] = {"memory": memory_part}
 
 
-def main() -> None:
-    run_parts(__doc__, "Predictions for GPUs and published measurements", COMMAND, PARTS, 600)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, "Predictions for GPUs and published measurements", COMMAND, PARTS, 600)

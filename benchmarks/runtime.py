@@ -29,9 +29,5 @@ PARTS: Mapping[str, Part] = {
 }
 
 
-def main() -> None:
-    run_parts(__doc__, "Trainings under every plan", COMMAND, PARTS, 300)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, "Trainings under every plan", COMMAND, PARTS, 300)

@@ -54,14 +54,15 @@ class Axis:
     label: str = ""
     """The axis in the name of a layout."""
     short: str = ""
-    """Name of a degree in the column of a table. That of a switch replaces the name of the degree that it needs."""
+    """Name of a degree in the column of a table. That of a switch replaces the name of the degree that it needs, which
+    stands in it for braces."""
     dimension: Dimension | None = None
-    needs: str = ""
-    """Name of the axis without which this one means nothing; the phrase of that one has the words of this one."""
+    needs: tuple[str, ...] = ()
+    """Names of axes without any of which this one means nothing; their phrases have the words of this one."""
     excludes: tuple[str, ...] = ()
     """Names of axes that cannot be combined with this one."""
     refusal: str = ""
-    """The error where the axis is used without the one that it needs, or with one that it excludes."""
+    """The error where the axis is used without any that it needs, or with one that it excludes."""
 
     def said(self, value: Value) -> str:
         """Text that replaces the axis in braces, where the words of another axis mention it."""
@@ -120,7 +121,7 @@ class Spread:
     average their gradients in buckets."""
     dp_shard: int = _row(
         1,
-        "FSDP over {dp_shard} ranks{reshard}",
+        "FSDP over {dp_shard} ranks{reshard}{divided}",
         label="fsdp{dp_shard}",
         short="FSDP",
         dimension=Dimension(2, "dp", splits_batch=True),
@@ -139,7 +140,7 @@ class Spread:
         " (ZeRO-2)",
         label="gathered",
         short="ZeRO-2",
-        needs="dp_shard",
+        needs=("dp_shard",),
         refusal="without shards there is nothing to keep gathered: reshard=false needs dp_shard > 1",
     )
     """Whether a block's parameters are gathered again for its backward pass; otherwise they stay gathered (ZeRO-2)."""
@@ -148,7 +149,7 @@ class Spread:
         " (ZeRO-1)",
         label="zero1",
         short="ZeRO-1",
-        needs="dp_replicate",
+        needs=("dp_replicate",),
         excludes=("dp_shard", "tp", "pp"),
         refusal="whole replicas divide optimizer states between them: zero1 needs dp_replicate > 1 alone",
     )
@@ -158,7 +159,7 @@ class Spread:
         " combined by Adasum",
         label="adasum",
         short="Adasum",
-        needs="dp_replicate",
+        needs=("dp_replicate",),
         excludes=("dp_shard", "tp", "pp", "zero1"),
         refusal="Adasum combines the updates of whole replicas: adasum needs dp_replicate > 1 alone, without zero1",
     )
@@ -167,13 +168,14 @@ class Spread:
         False,
         " that divide layers",
         label="divided",
-        short="DP+divided",
-        needs="dp_replicate",
-        excludes=("dp_shard", "tp", "pp", "zero1", "adasum"),
-        refusal="layers are divided between replicas of the rest: divided needs dp_replicate > 1 alone",
+        short="{}+divided",
+        needs=("dp_replicate", "dp_shard"),
+        excludes=("spatial", "zero1", "adasum"),
+        refusal="data-parallel ranks divide layers: divided needs dp_replicate or dp_shard > 1, and spatial=1 without "
+        "zero1 and adasum",
     )
-    """Each replica has some of the experts, and some columns of every embedding table and linear layer that the model
-    names; the rest is whole."""
+    """Each data-parallel rank has some of the experts, and some columns of every embedding table and linear layer that
+    the model names; the rest is in replicas or shards."""
     pp: int = _row(
         1,
         "{schedule} pipeline of {pp} stages{cut}",
@@ -185,7 +187,7 @@ class Spread:
     schedule: str = _row(
         SCHEDULES[0],
         "{schedule}",
-        needs="pp",
+        needs=("pp",),
         refusal="a schedule orders the micro-batches of a pipeline: it needs pp > 1",
     )
     """Order in which stages take the micro-batches."""
@@ -193,7 +195,7 @@ class Spread:
         (),
         " with {cut} blocks",
         label="cut{cut}",
-        needs="pp",
+        needs=("pp",),
         refusal="a cut says how many blocks each stage of a pipeline has: it needs pp > 1",
     )
     """Number of blocks of each stage; empty: as equal numbers as possible."""
@@ -202,7 +204,7 @@ class Spread:
         " and sequence",
         label="sequence",
         short="TP+SP",
-        needs="tp",
+        needs=("tp",),
         refusal="sequence parallelism divides activations between tensor-parallel ranks: it needs tp > 1",
     )
     """Tensor-parallel ranks also divide along the sequence whatever lies between the layers that they split."""
@@ -219,7 +221,7 @@ class Spread:
         False,
         "selective ",
         label="selective",
-        needs="recompute",
+        needs=("recompute",),
         refusal="selective says what is recomputed: it needs recompute=true",
     )
     """Recompute whatever is neither a product of matrices nor attention, instead of whole blocks."""
@@ -227,7 +229,7 @@ class Spread:
         (),
         " of blocks {recomputed}",
         label="blocks{recomputed}",
-        needs="recompute",
+        needs=("recompute",),
         refusal="recomputed names the blocks that are recomputed: it needs recompute=true",
     )
     """Numbers of the blocks that are recomputed, in rising order; empty: all."""
@@ -306,7 +308,10 @@ class Spread:
     def short(self) -> str:
         """Degrees alone, for a column of a table: ``FSDP ×2 · TP ×4``."""
         used = {name: row for name, row in AXES.items() if row.short and getattr(self, name) != row.default}
-        degrees = {row.needs or name: row.short for name, row in used.items()}
+        degrees = dict[str, str]()
+        for name, row in used.items():
+            degree = next((need for need in row.needs if need in used), name)
+            degrees[degree] = row.short.format(degrees.get(degree, ""))
         return " · ".join(f"{short} ×{getattr(self, name)}" for name, short in degrees.items()) or "1 rank"
 
     def coordinate(self, rank: int, axis: str) -> int:
@@ -328,6 +333,9 @@ class Spread:
         """How each rank computes its blocks, in words."""
         return _phrases(axis_values(self))[1]
 
+
+DIVIDED = "divided"
+"""Name of the dimension of ranks that divide layers, whatever the mesh: all data-parallel ones."""
 
 AXES: dict[str, Axis] = {item.name: item.metadata["axis"] for item in fields(Spread)}
 """The table: rows by the names of their fields."""
@@ -357,7 +365,7 @@ def check(spread: Spread) -> None:
         if type(row.default) is int and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     for row, _ in used.values():
-        if (row.needs and row.needs not in used) or any(name in used for name in row.excludes):
+        if (row.needs and used.keys().isdisjoint(row.needs)) or any(name in used for name in row.excludes):
             raise ValueError(row.refusal)
     if spread.adasum and spread.dp_replicate & (spread.dp_replicate - 1):
         raise ValueError(f"adasum needs a dp_replicate that is a power of two, got {spread.dp_replicate}")

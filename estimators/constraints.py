@@ -22,7 +22,7 @@ REDUCE = "reduce"
 
 _WORDS: dict[Name, tuple[str, str]] = {
     "shares": ("data parallelism", "data parallelism of degree {}"),
-    "divided": ("replicas that divide layers", "{} replicas that divide layers"),
+    "divided": ("ranks that divide layers", "{} ranks that divide layers"),
     "tp": ("tensor parallelism", "tensor parallelism of degree {}"),
     "pp": ("a pipeline", "a pipeline of {} stages"),
     "spatial": ("slabs of space", "{} slabs of space"),
@@ -71,7 +71,7 @@ class PlanConstraints:
         shares = prod(getattr(way, axis) for axis in SHARES)
         if any(limit.hint == STAGE for limit in self.limits) and (way.cut or way.num_stages != way.pp):
             return False  # its stages would begin at other blocks than those that the model marks
-        divided = way.dp_replicate if way.divided else 1
+        divided = shares if way.divided else 1
         return way.adasum == self.adasum and self.allow_degrees(shares, way.tp, way.pp, way.spatial, divided)
 
     def allow_degrees(self, shares: int, tp: int = 1, pp: int = 1, spatial: int = 1, divided: int = 1) -> bool:

@@ -48,10 +48,21 @@ DEGREES = (
     Plan(1, 4, pp=2, dp_replicate=2, schedule="gpipe"),
     Plan(2, 4, pp=2, tp=2),
 )
+ENDS = (
+    Plan(4, dp_replicate=2, tp=2, divided=True),
+    Plan(4, dp_shard=2, tp=2, sequence_parallel=True, divided=True),
+    Plan(1, 4, pp=2, dp_replicate=2, divided=True),
+    Plan(1, 4, pp=2, dp_shard=2, cut=(5, 3), recompute=True, recomputed=(1, 5), divided=True),
+    Plan(2, 2, pp=2, dp_replicate=2, schedule="gpipe", divided=True),
+    Plan(2, dp_shard=2, dp_replicate=2, divided=True),
+    Plan(2, 2, dp_shard=2, reshard=False, divided=True),
+)
+"""Data-parallel ranks divide the embeddings and the head; blocks are in shards, stages or tensor-parallel parts."""
 TABLES = (
     Plan(4, dp_replicate=2, divided=True),
     Plan(2, dp_replicate=4, divided=True),
     Plan(1, 4, dp_replicate=2, divided=True, recompute=True),
+    Plan(4, dp_shard=2, divided=True),
     Plan(2, 2, dp_shard=2),
 )
 EXPERTS = (
@@ -59,7 +70,8 @@ EXPERTS = (
     Plan(2, dp_replicate=4, divided=True),
     Plan(4, dp_replicate=2, divided=True, recompute=True),
     Plan(2, dp_replicate=4, divided=True, recompute=True, selective=True),
-    Plan(5, dp_replicate=2, divided=True, shares=(5, 3)),
+    Plan(2, dp_shard=4, divided=True),
+    Plan(2, dp_shard=2, dp_replicate=2, divided=True, recompute=True),
     Plan(8, recompute=True),
     Plan(4, dp_replicate=2),
     Plan(4, dp_shard=2),
@@ -81,6 +93,10 @@ SHARES = (
     Plan(1, 8),
     Plan(3, dp_shard=4, shares=(3, 2, 2, 1), recompute=True, evaluation_batch=2),
 )
+SHARED_EXPERTS = (
+    Plan(5, dp_replicate=2, divided=True, shares=(5, 3)),
+    Plan(5, dp_shard=2, divided=True, shares=(5, 3)),
+)
 DIVIDED_SHARES = (
     Plan(3, 2, pp=2, dp_shard=2, shares=(1, 3)),
     Plan(5, tp=2, dp_shard=2, shares=(5, 3), sequence_parallel=True),
@@ -98,6 +114,8 @@ ODD = (
 )
 """For sequences and layers of sizes that no number of ranks divides."""
 _GROUPS = {"cuts": CUTS, "recompute": RECOMPUTED, "orders": ORDERS, "degrees": DEGREES}
+PARTS = ("ends", "tables", "experts", "cuts", "orders")
+"""Groups in which parts of a model are divided differently: layers, experts, stages of unlike sizes and orders."""
 
 
 def every_kind() -> tuple[Feature, ...]:
@@ -113,7 +131,7 @@ def every_kind() -> tuple[Feature, ...]:
         Feature(
             f"tables: {name}",
             "tables.py:Clicks",
-            (*TABLES[:3], Plan(4, 2)),
+            (*TABLES[:4], Plan(4, 2)),
             {**options, "optimizer": name, "sparse": True},
         )
         for name in ("SparseAdam", "Adagrad", "SGD")
@@ -122,6 +140,7 @@ def every_kind() -> tuple[Feature, ...]:
         Feature(f"experts: capacity {n}", "experts.py:Captions", EXPERTS, {**options, "capacity": n}, gradients=True)
         for n in (0.75, 2.0)
     )
+    ends = Feature("ends: Tokens", "plans.py:Tokens", ENDS, {"lr": 3e-3}, gradients=True)
     contexts = (
         Feature(f"contexts: {heads} heads", "contexts.py:Text", CONTEXTS, {"lr": 3e-3, "heads": heads}, gradients=True)
         for heads in (4, 3)
@@ -131,12 +150,13 @@ def every_kind() -> tuple[Feature, ...]:
         Feature("shares: Tokens", "plans.py:Tokens", (*SHARES, *DIVIDED_SHARES), {"lr": 3e-3}, gradients=True),
         Feature("shares: texts of unlike lengths, masked", "texts.py:Texts", SHARES, {"lr": 3e-3}, gradients=True),
         Feature("shares: buckets of lengths", "data.py:Lengthy", SHARES),
+        Feature("shares: experts", "experts.py:Captions", SHARED_EXPERTS, options, gradients=True),
     )
     odd = (
         Feature("odd sizes", "plans.py:Tokens", ODD, {"lr": 3e-3, "length": 11, "hidden": 171}, gradients=True),
         Feature("odd sizes, few positions", "plans.py:Tokens", ODD, {"lr": 3e-3, "length": 7, "hidden": 5}),
     )
-    return (*kinds, tables, *sparse, *experts, *contexts, *shares, *odd)
+    return (*kinds, ends, tables, *sparse, *experts, *contexts, *shares, *odd)
 
 
 def drawn_models(seed: int) -> tuple[Feature, ...]:

@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks.features import trained
 from benchmarks.features.feature import BATCH, WORKLOADS
-from benchmarks.features.plans import drawn_models, every_kind
+from benchmarks.features.plans import PARTS, drawn_models, every_kind
 from benchmarks.features.trained import HEADER, Case, Result, measure
 from estimators.model import Layout
 from workloads.loading import load_workload
@@ -19,7 +19,9 @@ __all__ = ["ABOUT", "HEADER", "TITLE", "Case", "Result", "cases", "figures", "me
 TITLE = "Every kind of plan"
 ABOUT = """\
 Each row is a model under one plan: degrees, cuts of pipelines, orders of passes, recompute of some blocks. The columns
-are those of the features. The last two models are drawn by a seed."""
+are those of the features. The last models are drawn by a seed. *Ends*: data-parallel ranks divide the embeddings and
+the head, and blocks are in shards, stages or tensor-parallel parts. The figures *parts_…* are those of the groups in
+which parts of a model are divided differently."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
@@ -33,6 +35,14 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
     peaks = {f"plans_{name}": value for name, value in values.items() if name.startswith("executed")}
     if tables := [result.error for result in results if result.feature.startswith("tables")]:
         peaks |= {"bag_max_error": max(tables), "sparse_rows_ratio": _sparse_rows_ratio()}
+    parts = [result for result in results if result.feature.startswith(PARTS)]
+    experts = [max(result.error, result.gradient_error) for result in parts if result.feature.startswith("experts")]
+    peaks |= {
+        "parts_plans": len({(result.feature, result.plan) for result in parts}),
+        "parts_max_error": max((result.error for result in parts), default=0.0),
+        "parts_max_pct": max((abs(result.peak_pct) for result in parts), default=0.0),
+        "experts_max_error": max(experts, default=0.0),
+    }
     return {name: value for name, value in values.items() if name.startswith("plans")} | peaks
 
 

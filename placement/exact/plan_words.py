@@ -61,7 +61,8 @@ def reasons(option: Option) -> Iterator[str]:
 def _divided(option: Option) -> Iterator[str]:
     plan, stages = option.plan, option.refinement.stages
     if plan.dp_shard > 1:
-        yield f"{plan.dp_shard} ranks divide the batch, and each holds a shard of the model's states"
+        states = "of the rest, beside its part of divided layers" if plan.divided else "of the model's states"
+        yield f"{plan.dp_shard} ranks divide the batch, and each holds a shard {states}"
     if plan.dp_replicate > 1:
         states = "optimizer states are divided" if plan.zero1 else "each holds all states of its part of the model"
         states = "each has a part of the experts, tables and heads that are divided" if plan.divided else states

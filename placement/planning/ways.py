@@ -52,12 +52,12 @@ def _over_ranks(divisions: Divisions, num_ranks: int, num_stages: int) -> Iterat
             yield replace(spread, reshard=False)
         if tp > 1:
             yield replace(spread, sequence_parallel=True)
+        if (num_shares := dp_replicate * dp_shard) > 1 and spatial == 1 and divisions.most_divided % num_shares == 0:
+            yield replace(spread, divided=True)
         if 1 < num_ranks == dp_replicate and num_stages == 1:
             yield replace(spread, zero1=True)
             if num_ranks & (num_ranks - 1) == 0:
                 yield replace(spread, adasum=True)
-            if divisions.most_divided % num_ranks == 0:
-                yield replace(spread, divided=True)
 
 
 def _inside(spread: Spread, divisions: Divisions) -> Iterator[Spread]:

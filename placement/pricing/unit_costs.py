@@ -134,7 +134,7 @@ class UnitCosts:
         return self._activations(way, samples) / way.co_shard * ((1 - KEPT_SHARE) if way.selective else 1)
 
     def parameter_bytes(self, way: Spread) -> float:
-        """Bytes of the parameters before FSDP divides them, without those that replicas divide."""
+        """Bytes of the parameters before FSDP divides them, without those of divided layers."""
         num_params = self.num_params - (self.unit.num_divided_params if way.divided else 0)
         return num_params * BYTES_PER_PARAMETER / (way.tp if self.is_divided(way) else 1)
 
@@ -147,7 +147,7 @@ class UnitCosts:
         if way.adasum:
             return parameter_bytes + self.num_params * BYTES_PER_PARAMETER  # the weights before the update
         if way.divided:
-            return parameter_bytes - self.unit.num_divided_params * bytes_per_parameter * (1 - 1 / way.dp_replicate)
+            parameter_bytes -= self.unit.num_divided_params * bytes_per_parameter * (1 - 1 / way.dp_replicate)
         return parameter_bytes / way.dp_shard
 
     def traffic(self, way: Spread, samples: float, num_rest: int) -> Traffic:
@@ -219,7 +219,8 @@ class UnitCosts:
         Indices are not counted.
         """
         if way.divided and self.unit.num_divided_params:
-            yield waited("all_to_all", "dp_replicate", 2 if self.is_block else 1, self.output_bytes(samples))
+            axis = "dp_replicate" if way.dp_replicate > 1 else "dp_shard"
+            yield waited("all_to_all", axis, 2 if self.is_block else 1, self.output_bytes(samples))
 
 
 class ModelCosts:

@@ -397,7 +397,7 @@ class Context(Spatial):
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """Layers that data-parallel ranks may divide, while each has the rest. A model has it as its attribute ``divided``.
+    """Layers that all data-parallel ranks may divide, whatever has the rest: attribute ``divided`` of a model.
 
     ``names`` are those of ``nn.Linear``, of ``nn.Embedding`` and ``nn.EmbeddingBag``, or of modules that contain
     embeddings. Each rank then has some columns, which are features of the output, and the number of ranks must divide

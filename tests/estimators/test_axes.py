@@ -30,7 +30,7 @@ def test_every_field_of_plans_and_layouts_has_a_row() -> None:
 @pytest.mark.parametrize("name", AXES)
 def test_rows_name_rows(name: str) -> None:
     row = AXES[name]
-    assert {*row.excludes, row.needs or name} <= set(AXES)
+    assert {*row.excludes, *row.needs} <= set(AXES)
     assert bool(row.refusal) == bool(row.needs or row.excludes)
     assert {field for _, field, *_ in string.Formatter().parse(row.words) if field} <= set(AXES)
     assert {field for _, field, *_ in string.Formatter().parse(row.label) if field} <= {*AXES, *OF_LAYOUTS}
@@ -98,3 +98,15 @@ def test_degrees_are_positive(name: str) -> None:
     degree: dict[str, Any] = {name: 0}
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         Plan(1, **degree)
+
+
+def test_a_switch_is_named_with_each_degree_that_it_needs() -> None:
+    shards, gathered = Plan(4, dp_shard=2, divided=True), Plan(4, dp_shard=2, reshard=False, divided=True)
+    assert str(shards) == "FSDP over 2 ranks that divide layers, micro-batch 4"
+    assert (shards.short, gathered.short) == ("FSDP+divided ×2", "ZeRO-2+divided ×2")
+    assert Plan(4, dp_replicate=2, divided=True).short == "DP+divided ×2"
+    assert shards.most_shards == 2 and Plan(4, dp_replicate=2, dp_shard=2, divided=True).most_shards == 4
+    wrong: list[dict[str, Any]] = [{"spatial": 2, "dp_shard": 2}, {"dp_replicate": 2, "zero1": True}, {}]
+    for values in wrong:
+        with pytest.raises(ValueError, match="data-parallel ranks divide layers"):
+            Plan(4, divided=True, **values)

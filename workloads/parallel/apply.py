@@ -17,13 +17,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
-from estimators.axes import Spread
+from estimators.axes import DIVIDED, Spread
 from estimators.model import Layout
 from workloads.parallel.aliases import parameter_attributes, set_parameter_attributes, why_one_rank
 from workloads.parallel.chain import blocks_of, cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
-from workloads.parallel.exchanging.divided import Table, divide_layers, divisible_layers
+from workloads.parallel.exchanging.divided import Table, divide_layers, divisible_layers, layers_to_divide
 from workloads.parallel.exchanging.experts import experts_of, join_ranks
 from workloads.parallel.exchanging.replicas import average_gradients
 from workloads.parallel.forward_state.replaced import ReplacedForward
@@ -71,10 +71,15 @@ def apply_plan(
         read_numbers_of_all_ranks()
     ranks = _Ranks(mesh)
     attributes = parameter_attributes(model)
+    divisible = layers_to_divide(model, layout.dp_replicate * layout.dp_shard) if layout.divided else []
     if layout.pp > 1:
         blocks = cut(model, PipelinePlace(layout.stages, ranks.group("pp")))
     sequences = DividedSequences() if layout.sequence_parallel else None
-    divided = _divide(model, blocks, layout, ranks, sequences)
+    _divide(model, blocks, layout, ranks, sequences)
+    divided = set[nn.Parameter]()
+    if layout.divided:
+        here = set(model.modules())  # a stage has only some of them
+        divided = divide_layers(filter(here.__contains__, divisible), ranks.in_line(layout.fsdp_mesh, DIVIDED))
     state = attach_state(model, layout, mesh)
     if precision is not None and not layout.fsdp_mesh:
         compute_in(model, _with_own_parameters(model, blocks), precision.param)
@@ -103,6 +108,10 @@ class _Ranks:
         assert self.mesh is not None, f"a layout without a mesh uses {dimensions}"
         return self.mesh[dimensions]
 
+    def in_line(self, dimensions: tuple[str, ...], name: str) -> DeviceMesh:
+        """The ranks along these dimensions as one dimension with this name."""
+        return self.along(dimensions)._flatten(name)
+
     def group(self, dimension: str) -> ProcessGroup:
         """The ranks along one dimension that this rank is in."""
         assert self.mesh is not None, f"a layout without a mesh uses {dimension}"
@@ -111,8 +120,8 @@ class _Ranks:
 
 def _divide(
     model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, ranks: _Ranks, sequences: DividedSequences | None
-) -> set[nn.Parameter]:
-    """Divide layers, space and what data-parallel ranks divide, in place. Returns the parameters of the last."""
+) -> None:
+    """Divide blocks and space, in place, and let experts know the other ranks."""
     if layout.tp > 1:
         split_layers(model, blocks, ranks.along("tp"), sequences)
     if layout.spatial > 1 and layout.co_shard > 1 and isinstance(getattr(model, "spatial", None), Context):
@@ -122,7 +131,6 @@ def _divide(
         if experts_of(model):
             raise ValueError("experts take tokens of whole samples, and ranks have slabs: use plans with spatial=1")
     join_ranks(model, ranks.mesh)
-    return divide_layers(model, ranks.along("replicate")) if layout.divided else set()
 
 
 def _change_passes(

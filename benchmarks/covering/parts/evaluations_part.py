@@ -16,10 +16,9 @@ from torch.distributed import FileStore
 from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.covering.evaluated import MODELS
-from benchmarks.covering.parts.gangs_part import Gang, Result
+from benchmarks.covering.parts.gangs_part import Gang, Result, notes, params_of, with_drawn
 from benchmarks.estimating import ranks
 from benchmarks.estimating.measuring import heap
-from benchmarks.running.results import Finding, listed
 from estimators.model import Plan
 from estimators.tracing.tracer import trace
 from workloads.parallel.apply import rank_part, spread_optimizer
@@ -32,7 +31,8 @@ from workloads.training.samples import evaluation_slices, rank_slices
 from workloads.training.step import evaluate, train_step
 from workloads.training.warm_up import warm_up
 
-MOST_PERCENT = 3
+__all__ = ["ABOUT", "HEADER", "TITLE", "Case", "Result", "cases", "figures", "measure", "notes"]
+
 NUM_STEPS = 2  # the first creates the optimizer's states
 NUM_DRAWN = 6
 TITLE = "Peaks of evaluations"
@@ -55,43 +55,30 @@ class Case(Gang):
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
     chosen = list(_chosen())
-    if quick:
-        return chosen[:1]
-    names, source = {str(case) for case in chosen}, random.Random(seed)
-    drawn: list[Case] = []
-    while len(drawn) < NUM_DRAWN:
-        case = draw(source)
-        if str(case) not in names:
-            names.add(str(case))
-            drawn.append(case)
-    return [*chosen, *drawn]
-
-
-def _params(model: str, width: int, **more: Any) -> dict[str, Any]:
-    return {"model": model, "width": width, **more}
+    return chosen[:1] if quick else with_drawn(chosen, draw, NUM_DRAWN, seed)
 
 
 def _chosen() -> Iterator[Case]:
-    yield Case(_params("topfive", 64), Plan(64))
-    yield Case(_params("text", 128), Plan(16))
-    yield Case(_params("text", 256), Plan(24, evaluation_batch=1))
-    yield Case(_params("classifier", 64, size=64), Plan(32))
-    yield Case(_params("flips", 48, size=48), Plan(24, evaluation_batch=16))
-    yield Case(_params("neighbours", 48, size=48), Plan(16))
-    yield Case(_params("pairs", 64), Plan(96))
-    yield Case(_params("arrays", 128), Plan(32))
-    yield Case(_params("segmentation", 64, size=96), Plan(16, evaluation_batch=8))
-    yield Case(_params("generated", 192, depth=8), Plan(8))
-    yield Case(_params("text", 256), Plan(8, dp_shard=2))
-    yield Case(_params("generated", 192), Plan(6, dp_shard=2, recompute=True))
-    yield Case(_params("segmentation", 96, size=96), Plan(8, dp_replicate=2))
-    yield Case(_params("text", 192), Plan(8, dp_shard=2, reshard=False))
+    yield Case(params_of("topfive", 64), Plan(64))
+    yield Case(params_of("text", 128), Plan(16))
+    yield Case(params_of("text", 256), Plan(24, evaluation_batch=1))
+    yield Case(params_of("classifier", 64, size=64), Plan(32))
+    yield Case(params_of("flips", 48, size=48), Plan(24, evaluation_batch=16))
+    yield Case(params_of("neighbours", 48, size=48), Plan(16))
+    yield Case(params_of("pairs", 64), Plan(96))
+    yield Case(params_of("arrays", 128), Plan(32))
+    yield Case(params_of("segmentation", 64, size=96), Plan(16, evaluation_batch=8))
+    yield Case(params_of("generated", 192, depth=8), Plan(8))
+    yield Case(params_of("text", 256), Plan(8, dp_shard=2))
+    yield Case(params_of("generated", 192), Plan(6, dp_shard=2, recompute=True))
+    yield Case(params_of("segmentation", 96, size=96), Plan(8, dp_replicate=2))
+    yield Case(params_of("text", 192), Plan(8, dp_shard=2, reshard=False))
 
 
 def draw(source: random.Random) -> Case:
     """A random case of one or two ranks."""
     model = source.choice(list(MODELS))
-    params = _params(model, source.choice([64, 96, 128, 192]))
+    params = params_of(model, source.choice([64, 96, 128, 192]))
     if model not in ("text", "generated"):
         params["size"] = source.choice([32, 48, 64])
     else:
@@ -109,12 +96,6 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
         "evaluation_max_pct": max(errors),
         "evaluation_median_pct": median(errors),
     }
-
-
-def notes(findings: Sequence[Finding]) -> list[str]:
-    """Every case with an error of more than ``MOST_PERCENT``."""
-    off = [finding for finding in findings if Result(**finding.values).largest_error_pct > MOST_PERCENT]
-    return listed(off, lambda finding: ", ".join(finding.row))
 
 
 def measure(case: Case, seconds: float) -> Result:

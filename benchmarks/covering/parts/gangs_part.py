@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.covering import divided
 from benchmarks.estimating import ranks
@@ -21,6 +21,7 @@ from estimators.model import MIB, Plan
 from workloads.function import FunctionWorkload
 from workloads.protocol import Workload
 
+Drawn = TypeVar("Drawn")
 MOST_PERCENT = 3
 NUM_DRAWN = 10
 TITLE = "Peaks of the ranks of gangs"
@@ -50,49 +51,50 @@ class Gang(ranks.Planned):
 
 def cases(quick: bool, seed: int) -> Sequence[Gang]:
     if quick:
-        return [Gang(_params("grouped", 128, size=64), Plan(1, dp_shard=2))]
-    chosen = list(_chosen())
-    names, source = {str(gang) for gang in chosen}, random.Random(seed)
-    drawn: list[Gang] = []
-    while len(drawn) < NUM_DRAWN:
-        gang = draw(source)
-        if str(gang) not in names:
-            names.add(str(gang))
-            drawn.append(gang)
-    return [*chosen, *drawn]
+        return [Gang(params_of("grouped", 128, size=64), Plan(1, dp_shard=2))]
+    return with_drawn(list(_chosen()), draw, NUM_DRAWN, seed)
 
 
-def _params(model: str, width: int, **more: Any) -> dict[str, Any]:
+def with_drawn(chosen: Sequence[Drawn], draw: Callable[[random.Random], Drawn], num: int, seed: int) -> list[Drawn]:
+    """The ``chosen`` cases and ``num`` drawn ones, each with a name of its own."""
+    source, cases = random.Random(seed), {str(case): case for case in chosen}
+    while len(cases) < len(chosen) + num:
+        case = draw(source)
+        cases.setdefault(str(case), case)
+    return list(cases.values())
+
+
+def params_of(model: str, width: int, **more: Any) -> dict[str, Any]:
     return {"model": model, "width": width, **more}
 
 
 def _chosen() -> Iterator[Gang]:
-    yield Gang(_params("stages", 96, depth=4, size=128), Plan(1, dp_shard=4))
-    yield Gang(_params("stages", 96, depth=4, size=128), Plan(1, dp_shard=2))
-    yield Gang(_params("stages", 96, depth=4, size=96), Plan(3, dp_shard=4))
-    yield Gang(_params("convnext", 192, size=128), Plan(1, dp_shard=4))
-    yield Gang(_params("convnext", 96, size=128), Plan(4, dp_shard=2, recompute=True))
-    yield Gang(_params("convnext", 192, size=96), Plan(2, 2, tp=2))
-    yield Gang(_params("convnext", 192, size=96), Plan(2, dp_shard=2, tp=2))
-    yield Gang(_params("mobilenet", 64, size=128), Plan(1, dp_shard=2))
-    yield Gang(_params("mobilenet", 64, size=128), Plan(2, spatial=2))
-    yield Gang(_params("resnext", 256, size=128), Plan(1, dp_shard=4))
-    yield Gang(_params("resnext", 256, size=128), Plan(3, spatial=4))
-    yield Gang(_params("separable", 128, size=128), Plan(1, spatial=2))
-    yield Gang(_params("separable", 128, size=128), Plan(2, spatial=2, dp_shard=2))
-    yield Gang(_params("conformer", 384, size=256), Plan(1, dp_shard=2))
-    yield Gang(_params("conformer", 384, size=256), Plan(4, tp=4))
-    yield Gang(_params("grouped", 384, size=256), Plan(2, dp_shard=4))
-    yield Gang(_params("lstm", 512, size=96), Plan(1, dp_shard=2))
-    yield Gang(_params("lstm", 512, size=96), Plan(4, tp=2))
-    yield Gang(_params("gru", 512, size=96), Plan(2, dp_shard=4))
-    yield Gang(_params("gru", 512, size=96), Plan(3, 2, dp_shard=2, recompute=True))
+    yield Gang(params_of("stages", 96, depth=4, size=128), Plan(1, dp_shard=4))
+    yield Gang(params_of("stages", 96, depth=4, size=128), Plan(1, dp_shard=2))
+    yield Gang(params_of("stages", 96, depth=4, size=96), Plan(3, dp_shard=4))
+    yield Gang(params_of("convnext", 192, size=128), Plan(1, dp_shard=4))
+    yield Gang(params_of("convnext", 96, size=128), Plan(4, dp_shard=2, recompute=True))
+    yield Gang(params_of("convnext", 192, size=96), Plan(2, 2, tp=2))
+    yield Gang(params_of("convnext", 192, size=96), Plan(2, dp_shard=2, tp=2))
+    yield Gang(params_of("mobilenet", 64, size=128), Plan(1, dp_shard=2))
+    yield Gang(params_of("mobilenet", 64, size=128), Plan(2, spatial=2))
+    yield Gang(params_of("resnext", 256, size=128), Plan(1, dp_shard=4))
+    yield Gang(params_of("resnext", 256, size=128), Plan(3, spatial=4))
+    yield Gang(params_of("separable", 128, size=128), Plan(1, spatial=2))
+    yield Gang(params_of("separable", 128, size=128), Plan(2, spatial=2, dp_shard=2))
+    yield Gang(params_of("conformer", 384, size=256), Plan(1, dp_shard=2))
+    yield Gang(params_of("conformer", 384, size=256), Plan(4, tp=4))
+    yield Gang(params_of("grouped", 384, size=256), Plan(2, dp_shard=4))
+    yield Gang(params_of("lstm", 512, size=96), Plan(1, dp_shard=2))
+    yield Gang(params_of("lstm", 512, size=96), Plan(4, tp=2))
+    yield Gang(params_of("gru", 512, size=96), Plan(2, dp_shard=4))
+    yield Gang(params_of("gru", 512, size=96), Plan(3, 2, dp_shard=2, recompute=True))
 
 
 def draw(source: random.Random) -> Gang:
     """A random gang of two or four ranks."""
     model, num = source.choice(divided.MODELS), source.choice([2, 4])
-    params = _params(model, source.choice([64, 128, 192, 256]), depth=source.choice([2, 3, 4]))
+    params = params_of(model, source.choice([64, 128, 192, 256]), depth=source.choice([2, 3, 4]))
     params["size"] = source.choice([96, 128])
     if source.random() < 0.25:
         params["arithmetic"] = "amp"

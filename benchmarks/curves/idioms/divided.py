@@ -6,19 +6,13 @@ from torch.nn import functional
 
 from workloads.protocol import Chain, Spatial, Split
 
-from .points import CLASSES, FEATURES, LENGTH, WIDTH, WORDS, Block, Points, Texts
+from .points import FEATURES, LENGTH, WIDTH, WORDS, Block, Points, Stack, Texts
 
 
-class PointChain(Chain):
+class PointChain(Chain, Stack):
     """Points → logits; a pipeline may cut between the four blocks."""
 
     enters, leaves = ("first",), ("head",)
-
-    def __init__(self, *blocks):
-        super().__init__()
-        self.first = nn.Linear(FEATURES, WIDTH)
-        self.blocks = nn.ModuleList(blocks)
-        self.head = nn.Linear(WIDTH, CLASSES)
 
     def enter(self, points):
         return self.first(points)

@@ -1,25 +1,11 @@
 """Language models whose sequences ranks may divide: four heads, or an odd number of them."""
 
 import torch
+from plans import Attention
 from torch import nn
 from torch.nn import functional
 
 from workloads.protocol import Context, Workload
-
-
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.size = width // heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        q, k, v = self.qkv(self.first(x)).unflatten(-1, (3, -1, self.size)).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).flatten(-2))
-        return x + self.down(functional.gelu(self.up(self.second(x))))
 
 
 class Model(nn.Module):
@@ -28,7 +14,7 @@ class Model(nn.Module):
     def __init__(self, width, heads, length):
         super().__init__()
         self.characters, self.positions = nn.Embedding(16, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(3))
+        self.blocks = nn.ModuleList(Attention(width, heads) for _ in range(3))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 16)
 
     def forward(self, characters, positions):

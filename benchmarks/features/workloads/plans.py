@@ -5,7 +5,7 @@ from base import Base, Classifier, Layer
 from torch import nn
 from torch.nn import functional
 
-from workloads.protocol import Chain, Split, Workload
+from workloads.protocol import Chain, Divided, Split, Workload
 
 
 class Deep(Classifier):
@@ -53,6 +53,7 @@ class Narrow(nn.Module):
 
 class Mixed(Chain):
     enters, leaves = ("embed", "places"), ("norm", "head")
+    divided = Divided(("embed", "head"))
 
     def __init__(self, kinds, width, length, hidden):
         super().__init__()

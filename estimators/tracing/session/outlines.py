@@ -8,11 +8,11 @@ from typing import cast
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from estimators.axes import MESH
+from estimators.axes import DIVIDED, MESH
 from estimators.peaks.units import Outline
 from estimators.tracing.session.recipe import Recipe
 
-_DIVIDED = MESH["tp"].name, MESH["dp_replicate"].name  # dimensions whose ranks divide layers
+_DIVIDED = MESH["tp"].name, DIVIDED  # dimensions whose ranks divide layers
 
 
 def outlines_of(model: nn.Module, blocks: Sequence[nn.Module], recipe: Recipe) -> list[Outline]:

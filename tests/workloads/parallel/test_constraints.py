@@ -91,10 +91,9 @@ def test_a_split_of_experts_or_of_a_head_asks_data_parallel_ranks_to_divide_them
         ("divided", 2, 2),
         ("divided", 2, None),
     }
-    assert (
-        hinted.least_ranks == 2 and "2 replicas that divide layers (hint split at experts and 1 more)" in hinted.words
-    )
+    assert hinted.least_ranks == 2 and "2 ranks that divide layers (hint split at experts and 1 more)" in hinted.words
     assert hinted.allow(Spread(dp_replicate=2, divided=True)) and not hinted.allow(Spread(dp_replicate=2))
+    assert hinted.allow(Spread(dp_shard=2, divided=True)) and not hinted.allow(Spread(dp_shard=2))
     hints.split(model.experts, degree=4)
     with pytest.raises(Contradiction, match="4 ranks cannot divide 6"):
         divisions_of(model, [], torch.zeros(1, 4))

@@ -1,4 +1,4 @@
-"""Layers of which every data-parallel rank has a part, while the rest of the model is whole.
+"""Layers of which every data-parallel rank has a part, while replicas, shards or stages have the rest of the model.
 
 Of an embedding table (DLRM) or a linear layer, as a head with many classes (Whale), a rank has some columns: features
 of the output. It computes these for the samples of all ranks. An all-to-all then sends each rank all columns of its own
@@ -12,7 +12,7 @@ Every rank must run each of these layers equally often.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import gcd
 from typing import Any
 
@@ -89,13 +89,12 @@ def most_ranks(model: nn.Module) -> int:
     return gcd(*map(num_parts, divisible_layers(model))) or 1
 
 
-def divide_layers(model: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
-    """Divide layers of ``model`` over the ranks of the one-dimensional ``mesh``, in place: experts, and what it names.
+def layers_to_divide(model: nn.Module, num_ranks: int) -> list[nn.Module]:
+    """The layers of the whole ``model`` that ``num_ranks`` divide: experts, and what it names.
 
-    Returns their parameters. Raises ``ValueError`` for a model without such layers, or with some that cannot be divided
-    evenly.
+    Raises ``ValueError`` for a model without such layers, or with some that cannot be divided evenly.
     """
-    layers, num_ranks = divisible_layers(model), mesh.size()
+    layers = divisible_layers(model)
     if not layers:
         raise ValueError(
             f"{type(model).__name__} has no layers that are divided: give it an attribute `divided`, a scamp.Divided "
@@ -109,8 +108,21 @@ def divide_layers(model: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
                 f"the {num_parts(layer)} {unit} of {name} cannot be divided evenly over {num_ranks} ranks: choose a "
                 "number of ranks that divides them"
             )
+    return list(layers)
+
+
+def divide_layers(layers: Iterable[nn.Module], mesh: DeviceMesh) -> set[nn.Parameter]:
+    """Divide ``layers`` over the ranks of the one-dimensional ``mesh``, in place, and return their parameters.
+
+    Raises ``ValueError`` for a layer that is divided already.
+    """
     divided: set[nn.Parameter] = set()
     for layer in layers:
+        if any(isinstance(parameter, DTensor) for parameter in layer.parameters()):
+            raise ValueError(
+                f"tensor-parallel ranks divide a {type(layer).__name__} that `divided` names as well: use plans with "
+                "tp=1, or with divided=false"
+            )
         divided |= divide_experts(layer, mesh) if isinstance(layer, Experts) else _divide_columns(layer, mesh)
     return divided
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.curves.forks import in_forks
 from benchmarks.features.feature import WORKLOADS
@@ -22,7 +23,13 @@ from estimators.tracing.tracer import trace_peak
 from placement.planning.ways import list_ways
 from tests.waiting import PATIENCE_SECONDS
 from workloads.loading import load_workload
-from workloads.parallel.exchanging.divided import columns_of, divide_layers, most_ranks
+from workloads.parallel.exchanging.divided import (
+    columns_of,
+    divide_layers,
+    divisible_layers,
+    layers_to_divide,
+    most_ranks,
+)
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.protocol import Divided
 from workloads.refusals import WorkloadError
@@ -49,7 +56,7 @@ def on_rank(rank: int, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
     model = Model()
-    divide_layers(model, init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)))
+    divide_layers(divisible_layers(model), init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)))
     rows = slice(0, 3) if rank == 0 else slice(3, 5)
     vectors = model.tables[0](INDICES[rows])
     (vectors * WEIGHTS[rows]).sum().backward()
@@ -81,7 +88,7 @@ def head_on_rank(rank: int, folder: Path) -> dict[str, Any]:
     with torch.no_grad():
         model.head.weight.copy_(HEAD)
         model.head.bias.zero_()
-    divide_layers(model, init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)))
+    divide_layers(divisible_layers(model), init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)))
     rows = slice(0, 3) if rank == 0 else slice(3, 5)
     inputs = WEIGHTS[rows].clone().requires_grad_()
     outputs = model.head(inputs)
@@ -149,7 +156,7 @@ def bags_on_rank(rank: int, folder: Path) -> list[dict[str, Any]]:
     rows = slice(0, 3) if rank == 0 else slice(3, 5)
     for mode, kind, sparse in BAGS:
         model = bag_of(mode, kind, sparse)
-        divide_layers(model, mesh)
+        divide_layers(divisible_layers(model), mesh)
         arguments = words(kind, rows)
         pooled = model.tables[0](*arguments)
         (pooled * WEIGHTS[rows, 0]).sum().backward()
@@ -216,7 +223,7 @@ def sparse_on_rank(rank: int, folder: Path) -> list[Any]:
     mesh, answers = init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",)), []
     for make_optimizer in SPARSE.values():
         model = Model(sparse_table())
-        divide_layers(model, mesh)
+        divide_layers(divisible_layers(model), mesh)
         sparse_steps(model.tables[0], 1, slice(0, 3) if rank == 0 else slice(3, 5), make_optimizer)
         weight: Any = model.tables[0].weight
         answers.append(weight.full_tensor().tolist())
@@ -257,10 +264,63 @@ def test_ranks_divide_the_columns_of_all_tables() -> None:
     assert most_ranks(nn.Embedding(5, 12)) == 1, "the model says nothing"
     ways = set(list_ways(Divisions(most_divided=4), 4))
     assert ways - set(list_ways(INDIVISIBLE, 4)) == {
-        Spread(dp_replicate=4, divided=True, recompute=recompute, selective=selective)
+        Spread(dp_replicate=replicas, dp_shard=4 // replicas, divided=True, recompute=recompute, selective=selective)
+        for replicas in (1, 2, 4)
         for recompute, selective in [(False, False), (True, False), (True, True)]
     }
     assert not any(way.divided for way in list_ways(Divisions(most_divided=4), 8))
+    eight = list_ways(Divisions(most_divided=4, most_parts=2, most_stages=2), 8)
+    assert {(way.tp, way.pp) for way in eight if way.divided} == {(1, 2), (2, 1), (2, 2)}
+
+
+BESIDE = [
+    Plan(8, dp_shard=2, divided=True),
+    Plan(4, dp_shard=2, dp_replicate=2, divided=True),
+    Plan(8, dp_shard=2, tp=2, sequence_parallel=True, divided=True),
+    Plan(2, 4, dp_replicate=2, pp=2, divided=True),
+    Plan(2, 4, dp_shard=2, pp=2, cut=(5, 3), divided=True),
+]
+
+
+@pytest.mark.full
+@pytest.mark.sample
+@pytest.mark.parametrize("plan", BESIDE, ids=str)
+def test_ends_that_ranks_divide_train_the_same_beside_shards_stages_and_tensor_parallel_blocks(
+    ranks: Any, plan: Plan
+) -> None:
+    options: dict[str, Any] = {
+        "workload": "plans.py:Tokens",
+        "code_dir": str(WORKLOADS),
+        "steps": 3,
+        "metrics": ["loss"],
+    }
+    options["params"] = {"batch": 16, "lr": 3e-3}
+    expected = dict(ranks.curve(Plan(16), **options))
+    reports = ranks.curve(plan, **options)
+    assert [step for step, _ in reports] == list(expected)
+    for step, values in reports:
+        assert values == pytest.approx(expected[step], rel=1e-5), step
+
+
+def test_a_layer_is_divided_once() -> None:
+    model = Model()
+    model.divided = Divided(("head",))
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("divided",))
+        model.head = nn.Linear(4, 6)
+        divide_layers(divisible_layers(model), mesh)
+        with pytest.raises(ValueError, match="tensor-parallel ranks divide a Linear that `divided` names as well"):
+            divide_layers(divisible_layers(model), mesh)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_the_whole_model_must_have_layers_that_so_many_ranks_divide() -> None:
+    with pytest.raises(ValueError, match="Linear has no layers that are divided"):
+        layers_to_divide(nn.Linear(4, 4), 2)
+    with pytest.raises(ValueError, match=r"the 4 columns of tables\.0 cannot be divided evenly over 3 ranks"):
+        layers_to_divide(Model(), 3)
 
 
 @pytest.mark.parametrize(

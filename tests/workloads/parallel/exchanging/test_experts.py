@@ -18,7 +18,7 @@ from benchmarks.curves.forks import in_forks
 from scamp.workload.experts import Experts
 from scamp.workload.protocol import Divided
 from tests.waiting import PATIENCE_SECONDS
-from workloads.parallel.exchanging.divided import divide_layers, most_ranks
+from workloads.parallel.exchanging.divided import divide_layers, divisible_layers, most_ranks
 from workloads.parallel.exchanging.experts import join_ranks
 
 NUM, CHOICES, FEATURES = 4, 2, 6
@@ -66,7 +66,7 @@ def on_rank(rank: int, folder: Path, capacity: float, divided: bool) -> dict[str
     experts, mesh = experts_of(capacity), init_device_mesh("cpu", (2,), mesh_dim_names=("replicate",))
     join_ranks(experts, mesh)
     if divided:
-        divide_layers(experts, mesh)
+        divide_layers(divisible_layers(experts), mesh)
         assert [part.to_local().shape[0] for part in experts.parameters() if isinstance(part, DTensor)] == [
             NUM // 2
         ] * 4
