@@ -55,9 +55,9 @@ def create_app(settings: Settings) -> FastAPI:
     def prometheus() -> Response:
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app.include_router(router)
+    app.router.routes += router.routes  # included, they would be built again for each app
     app.include_router(login_router(settings))
-    app.include_router(dashboard.router)
+    app.router.routes += dashboard.router.routes
     app.openapi = cache(partial(describe, app, COOKIE, needs_token=bool(settings.api_token)))  # type: ignore[method-assign]
     problems.install_problem_handlers(app, dashboard.missing_page)
     # The middleware added last runs first.

@@ -27,6 +27,8 @@ class View(BaseModel):
 class Page(View, Generic[Item]):
     """One page of a list."""
 
+    model_config = ConfigDict(use_attribute_docstrings=False)  # to look for them in the source of each Page[…] is slow
+
     items: list[Item]
     next: Annotated[
         int | None, Field(description="`after` of the next page, which `Link` also has; null on the last page")

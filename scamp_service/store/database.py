@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.pool import StaticPool
+from sqlalchemy.util import LRUCache
 
 from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.store import schema
@@ -31,6 +32,25 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 # Keys of PostgreSQL's advisory locks: two arbitrary numbers.
 _SCHEMA_LOCK, _EVENTS_LOCK = 0x5CA301, 0x5CA302
+
+
+class _CompiledStatements(LRUCache[tuple[Any, ...], Any]):
+    """Compiled statements of all databases of this process, which SQLAlchemy keeps for each: to compile one takes
+    longer than to run it, and simulations open hundreds of databases."""
+
+    def get(self, key: tuple[Any, ...], default: Any = None) -> Any:
+        return super().get(_by_name(key), default)
+
+    def __setitem__(self, key: tuple[Any, ...], compiled: Any) -> None:
+        super().__setitem__(_by_name(key), compiled)
+
+
+def _by_name(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    dialect, *statement = key
+    return dialect.name, *statement
+
+
+_SHARED = {"compiled_cache": _CompiledStatements(500)}
 
 
 class Database:
@@ -157,15 +177,26 @@ class Database:
         if self.path:
             self._create_file(self.path)
             self._identity = _identity(self.path)
-            engine = sa.create_engine(self.url, pool_size=16, max_overflow=48, pool_timeout=BUSY_SECONDS)
+            engine = sa.create_engine(
+                self.url, pool_size=16, max_overflow=48, pool_timeout=BUSY_SECONDS, execution_options=_SHARED
+            )
         else:
-            engine = sa.create_engine(self.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+            engine = sa.create_engine(
+                self.url, poolclass=StaticPool, connect_args={"check_same_thread": False}, execution_options=_SHARED
+            )
         event.listen(engine, "connect", _configure_sqlite)
         return engine
 
     def _open_postgresql(self) -> sa.Engine:
         url = self.url.set(query={**_PATIENCE, **self.url.query, "client_encoding": "utf8"})
-        engine = sa.create_engine(url, pool_size=16, max_overflow=48, pool_timeout=BUSY_SECONDS, pool_pre_ping=True)
+        engine = sa.create_engine(
+            url,
+            pool_size=16,
+            max_overflow=48,
+            pool_timeout=BUSY_SECONDS,
+            pool_pre_ping=True,
+            execution_options=_SHARED,
+        )
         event.listen(engine, "connect", _configure_postgresql)
         return engine
 
@@ -187,7 +218,8 @@ class Database:
     def _prepare_schema(self) -> None:
         """Create or upgrade the schema. When several processes do so at once, one works and the others wait for it."""
         if not self.path and self.sqlite:
-            self._fill_memory()
+            with self.write() as connection:
+                _create(connection)
             return
         with self.read() as connection:
             self._expect_unicode(connection)
@@ -242,11 +274,6 @@ class Database:
             with self.read() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             yield
-
-    def _fill_memory(self) -> None:
-        with self.read() as connection:
-            driver: Any = connection.connection.driver_connection
-            driver.executescript(_memory_script())
 
     # --- errors ----------------------------------------------------------------------------------------------------
 
@@ -363,9 +390,23 @@ def _revision(connection: sa.Connection) -> str | None:
 
 def _create(connection: sa.Connection) -> None:
     """Create all tables."""
-    schema.metadata.create_all(connection, checkfirst=False)
-    schema.version.create(connection)
+    for statement in _definitions(connection.engine.url.drivername):
+        connection.exec_driver_sql(statement)
     connection.execute(sa.insert(schema.version), {"version_num": schema.REVISION})
+
+
+@cache
+def _definitions(driver: str) -> list[str]:
+    """The statements that create all tables. Simulations open hundreds of databases."""
+    statements: list[str] = []
+
+    def keep(statement: sa.ExecutableDDLElement, *_: object, **__: object) -> None:
+        statements.append(str(statement.compile(dialect=engine.dialect)))
+
+    engine = sa.create_mock_engine(f"{driver}://", keep)
+    schema.metadata.create_all(engine, checkfirst=False)
+    schema.version.create(engine, checkfirst=False)
+    return statements
 
 
 def _migrate(connection: sa.Connection, revision: str) -> bool:
@@ -382,16 +423,3 @@ def _migrate(connection: sa.Connection, revision: str) -> bool:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     return True
-
-
-@lru_cache(maxsize=1)
-def _memory_script() -> str:
-    """One SQL script that creates all tables. Simulations open hundreds of databases in memory."""
-    engine = sa.create_engine("sqlite://", poolclass=StaticPool)
-    event.listen(engine, "connect", _configure_sqlite)
-    with engine.connect() as connection:
-        _create(connection)
-        driver: Any = connection.connection.driver_connection
-        script = "\n".join(driver.iterdump())
-    engine.dispose()
-    return script
