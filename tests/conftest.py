@@ -6,12 +6,14 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on busy cores its threads wait for each other, spinning
 
@@ -122,6 +124,16 @@ def _freeze() -> None:
     gc.collect()
     gc.freeze()
     _num_frozen = gc.get_freeze_count()
+
+
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Begin test processes as forks of one that has collected the tests."""
+    warm = Warm()
+    config.add_cleanup(warm.close)
+    command = shlex.join(warm.test_process(config.invocation_params.args))
+    for spec in specs:
+        spec.python = command
 
 
 @pytest.fixture(scope="session")

@@ -89,6 +89,27 @@ def test_in_processes_files_that_take_long_begin_first_and_those_with_ray_take_t
     assert order == ["test_b", "test_d", "test_c", "test_e", "test_a", "test_f"]
 
 
+IMPORTED = """
+import os
+from pathlib import Path
+
+with (Path(__file__).parent / "imported").open("a") as file:
+    file.write("once ")
+
+def test_it(): (Path(__file__).parent / f"ran-{os.getpid()}").touch()
+"""
+
+
+@pytest.mark.full
+def test_processes_of_a_run_are_forks_of_one_that_has_imported_all_tests(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"test_{name}.py").write_text(IMPORTED)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-n2", "--dist", "loadfile", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=ALONE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "imported").read_text() == "once once " and len(list(tmp_path.glob("ran-*"))) == 2
+
+
 def collected(folder: Path, marks: str, **variables: str) -> list[str]:
     """Names of the tests that a pytest of its own would run."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "tests.conftest", "-m", marks, str(folder)]

@@ -6,6 +6,9 @@ first. Each request names a module; a fork runs it as ``__main__`` with the argu
 of the request. The fork ends with its connection. Neither process has a thread when it forks, so a fork begins with a
 sound torch.
 
+A third socket is that of a fork that has collected the tests of a run with ``-n``: its forks are the test processes
+(``tests/services/collected.py``).
+
 ``python tests/services/warm.py FOLDER/SOCKET MODULE`` stands in for ``python -m MODULE``: it passes on its own file
 descriptors, and ends as the fork ends. It imports nothing but the standard library.
 """
@@ -46,10 +49,19 @@ MODULES = (
 _LENGTH = struct.Struct("I")
 
 
+SHARED = "SCAMP_TESTS_WARM"
+"""Environment variable: the folder of the pair that all test processes of a run use."""
+
+
 class Warm:
-    """Both processes; the forks end with them."""
+    """Both processes, or those of ``SHARED``; the forks end with them."""
 
     def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._collected: Fork | None = None
+        if SHARED in os.environ:
+            self.folder = Path(os.environ[SHARED])
+            return
         self.folder = Path(tempfile.mkdtemp(prefix="scamp-warm-", dir="/tmp"))  # a socket's path is at most 107 long
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SCAMP_"))}
         ours = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
@@ -67,7 +79,25 @@ class Warm:
 
     def command(self, module: str) -> list[str]:
         """In place of ``python -m MODULE``, from the process that has traced."""
-        return stand_in(self.folder, module)
+        return stand_in(self.folder / "traced", module)
+
+    def test_process(self, arguments: Sequence[str]) -> list[str]:
+        """In place of ``python`` for a process that runs tests, from one that has collected them with ``arguments``.
+
+        Tests in these processes use this pair.
+        """
+        os.environ[SHARED] = str(self.folder)
+        (theirs_in, self._ends), (ours_out, theirs_out) = os.pipe(), os.pipe()
+        path = self.folder / f"tests-{os.getpid()}"
+        environment = os.environ | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}  # a thread of pyarrow's
+        self._collected = self.start(
+            "tests.services.collected", [str(path), *arguments], environment, [theirs_in, theirs_out, 2]
+        )
+        os.close(theirs_in)
+        os.close(theirs_out)
+        with open(ours_out, "rb") as said:
+            assert said.read(1), "the tests were not collected"
+        return stand_in(path, "tests.services.one_process")
 
     def start(
         self,
@@ -92,8 +122,12 @@ class Warm:
         return subprocess.CompletedProcess([module, *arguments], code, *texts)
 
     def close(self) -> None:
-        self._process.communicate()  # its standard input closes
-        shutil.rmtree(self.folder)
+        if self._collected is not None:
+            self._collected.close()
+            os.close(self._ends)
+        if self._process is not None:
+            self._process.communicate()  # its standard input closes
+            shutil.rmtree(self.folder)
 
 
 class Fork:
@@ -120,11 +154,18 @@ class Fork:
         self._connection.close()
 
 
-def stand_in(folder: Path, module: str) -> list[str]:
-    return [sys.executable, "-S", "-E", __file__, str(folder / "traced"), module]
+def stand_in(path: Path, module: str) -> list[str]:
+    return [sys.executable, "-S", "-E", __file__, str(path), module]
 
 
-def _serve(path: str, listener: socket.socket) -> None:
+def listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(64)
+    return listener
+
+
+def serve(listener: socket.socket) -> None:
     """Fork for each request until standard input closes. Returns in forks alone, once their module has run."""
     os.write(1, b".")
     wake, woken = os.pipe()[::-1]
@@ -245,23 +286,21 @@ def _warm_up(folder: Path) -> None:
 
     listeners = {}
     for name in SOCKETS:
-        listeners[name] = socket.socket(socket.AF_UNIX)
-        listeners[name].bind(str(folder / name))
-        listeners[name].listen(64)
+        listeners[name] = listen(folder / name)
     for module in MODULES:
         importlib.import_module(module)
     from scamp_service.sizing.tracing import trace_process
 
-    trace_process.COMMAND = stand_in(folder, "workloads.sandbox.server")
+    trace_process.COMMAND = stand_in(folder / "traced", "workloads.sandbox.server")
     gc.collect()
     gc.freeze()
     if os.fork() == 0:
         fork.die_with_parent()
         listeners["plain"].close()
         server.warm_up_tracing()
-        _serve("traced", listeners["traced"])
+        serve(listeners["traced"])
     listeners["traced"].close()
-    _serve("plain", listeners["plain"])
+    serve(listeners["plain"])
 
 
 if __name__ == "__main__":
@@ -269,6 +308,7 @@ if __name__ == "__main__":
         sys.path[0] = str(ROOT)
         _warm_up(Path(sys.argv[1]))
     else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the fork ends as it wants to
         # A process that is killed says nothing; its fork may see the end of its input first, and leave files open.
         quiet = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
         stood_in = Fork(Path(sys.argv[1]), sys.argv[2], sys.argv[3:], quiet, (0, 1, 2))

@@ -55,6 +55,7 @@ def test_ranks_that_use_different_parts_of_a_model_train_like_one_rank(
     assert_same(curve, single(idiom=idiom))
 
 
+@pytest.mark.full
 def test_ranks_that_use_different_parts_gather_and_reduce_in_their_precisions(
     ranks: Any, single: Callable[..., Any]
 ) -> None:

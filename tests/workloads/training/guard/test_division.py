@@ -388,6 +388,8 @@ def refusal(ranks: Any, plan: Plan, name: str, cases: dict[str, Any], steps: int
     return str(answers[0]["message"])
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("plan", DIVIDED, ids=str)
 @pytest.mark.parametrize("name", ["Weighted", "Attends"])
 def test_a_loss_that_depends_on_the_division_ends_after_the_second_step(
@@ -397,6 +399,8 @@ def test_a_loss_that_depends_on_the_division_ends_after_the_second_step(
     assert ranks.curve(Plan(32), workload=f"cases.py:{name}", **cases), "one rank trains it"
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["Periodic", "Lazily", "MixesOnce"])
 def test_a_step_that_does_something_else_is_checked_at_once(ranks: Any, cases: dict[str, Any], name: str) -> None:
     assert "in step 3 when" in refusal(ranks, DIVIDED[0], name, cases, steps=5), "as no other step would show it"
@@ -406,6 +410,8 @@ def test_an_attribute_of_samples_that_decides_between_steps_is_compared(ranks: A
     assert "self.last, which is read between steps," in refusal(ranks, DIVIDED[0], "Plateau", cases)
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("plan", DIVIDED, ids=str)
 def test_state_of_samples_is_found_by_the_step_after(ranks: Any, cases: dict[str, Any], plan: Plan) -> None:
     assert " changes " in refusal(ranks, plan, "Averages", cases)
@@ -415,11 +421,15 @@ def test_state_of_gradients_is_found_by_half_the_loss(ranks: Any, cases: dict[st
     assert " changes " in refusal(ranks, Plan(16, dp_shard=2), "Watching", cases)
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("plan", [DIVIDED[1], Plan(20, dp_replicate=2, shares=(20, 12))], ids=str)
 def test_a_gradient_that_a_hook_changes_ends_a_training_on_ranks(ranks: Any, cases: dict[str, Any], plan: Plan) -> None:
     assert "the gradient of" in refusal(ranks, plan, "ClampedHidden", cases)
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["Hooked", "ClampedParameter", "ClampedHidden", "Accumulated"])
 def test_a_gradient_that_a_hook_changes_ends_a_training_in_micro_batches(
     ranks: Any, cases: dict[str, Any], name: str
@@ -471,6 +481,8 @@ def test_a_term_that_begins_later_is_found_before_the_last_report(ranks: Any, ca
     assert answer["error"] == "DependsOnDivision" and answer["reports"] == [], "no value of such a curve is reported"
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
@@ -502,6 +514,8 @@ def test_random_numbers_of_on_step_are_those_of_one_rank_also_after_a_resume(
         assert values == pytest.approx(expected[step], abs=1e-5)
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["Keeping", "Drawing", "Dropped", "Leftover"])
 def test_a_checked_training_has_the_curve_of_one_that_is_not(ranks: Any, cases: dict[str, Any], name: str) -> None:
     plan = Plan(8, num_micro_batches=4)
@@ -512,6 +526,8 @@ def test_a_checked_training_has_the_curve_of_one_that_is_not(ranks: Any, cases: 
 ONE_BY_ONE = [Plan(1, num_micro_batches=32), Plan(1, num_micro_batches=16, dp_replicate=2)]
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("plan", ONE_BY_ONE, ids=str)
 @pytest.mark.parametrize("name", ["Weighted", "Coupled", "Hooked"])
 def test_micro_batches_of_one_sample_are_compared_with_pairs(
@@ -522,6 +538,8 @@ def test_micro_batches_of_one_sample_are_compared_with_pairs(
     assert words.endswith(ways.get(name, "micro-batches have 2 instead of 1 samples"))
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
@@ -538,6 +556,8 @@ def test_micro_batches_of_one_sample_train_on_where_they_may(
     assert checked == ranks.curve(plan, 2, workload=f"cases.py:{name}", guard=False, **cases)
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("plan", [DIVIDED[0], DIVIDED[2], Plan(32, evaluation_batch=4), ONE_BY_ONE[0]], ids=str)
 def test_a_metric_that_depends_on_the_division_is_named(ranks: Any, cases: dict[str, Any], plan: Plan) -> None:
     (answer, *_) = ranks.train(plan, 5, workload="cases.py:Ranking", report_every=1, **cases)
@@ -547,6 +567,8 @@ def test_a_metric_that_depends_on_the_division_is_named(ranks: Any, cases: dict[
     assert len(ranks.curve(plan, 5, workload="cases.py:Sampling", **cases)) == 3
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize(("plan", "num_workers"), [(DIVIDED[0], 1), (DIVIDED[1], 0)], ids=str)
 def test_samples_that_are_read_in_order_are_kept_for_the_check(
     ranks: Any, cases: dict[str, Any], plan: Plan, num_workers: int

@@ -12,6 +12,8 @@ from tests.workloads.resumed import STEPS, attempt, attempts
 from workloads.training.guard.resuming import RECORD
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["Global", "Closure", "Shared", "Hooked", "Dropped", "Frozen"])
 def test_a_training_whose_state_is_in_its_checkpoints_resumes(tmp_path: Path, name: str) -> None:
     straight = attempts(tmp_path, name, (0, STEPS), every=1, root="straight")
@@ -27,6 +29,8 @@ LOST = {
 }
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize("name", LOST)
 def test_state_that_no_checkpoint_holds_is_found_where_a_trial_was_paused(tmp_path: Path, name: str) -> None:
     straight = attempts(tmp_path, name, (0, STEPS), root="straight")
@@ -58,6 +62,8 @@ def test_an_attempt_that_is_stopped_at_a_checkpoint_records_the_step_after_it(tm
     assert attempt(tmp_path, "Generated", 4, STEPS)["error"].startswith("ResumesDifferently: ")
 
 
+@pytest.mark.sample
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "is_found"), [("Base", False), ("Generated", True), ("Dropped", False)])
 def test_another_plan_compares_the_loss_where_no_plan_may_change_it(tmp_path: Path, name: str, is_found: bool) -> None:
     *_, last = attempts(tmp_path, name, (0, 4), (4, STEPS), plans=(Plan(16), Plan(8, dp_replicate=2)))
