@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import Scamp
 from tests.services.processes import Served, run_scamp
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -133,6 +134,39 @@ def test_a_candidate_trains_with_the_largest_batch_that_fits_and_says_why(
     assert (small["state"], small["batch"], small["params"]["batch"]) == ("COMPLETED", 96, "largest")
     assert small["plan_reason"].endswith("; batch 96: the largest allowed, and it fits")
     assert large["state"] == "COMPLETED" and large["num_ranks"] == 2
+
+
+@pytest.mark.soak  # two services; that a trial is planned again with its batch is a test of control/decide/size
+def test_a_chosen_batch_stays_when_the_service_starts_again_with_larger_devices(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "mine")
+    text = STUDY
+    for old, new in (
+        ("batch: 16", "batch: largest, largest_batch: 500"),
+        ("{width: 32}, {width: 256}", "{width: 64}"),
+        ("[32, 256]", "[64, 256]"),
+        ("trials: 2, steps: 4, report_every: 2", "trials: 1, steps: 3000, report_every: 20"),
+    ):
+        text = text.replace(old, new)
+    (folder / "study.yaml").write_text(text)
+    batches: list[tuple[int, str]] = []
+    for count, mib in (("1", "13"), ("2", "200")):
+        service = Served(tmp_path / "data", SCAMP_VIRTUAL_DEVICES=count, SCAMP_DEVICE_MIB=mib)
+        try:
+            if not batches:
+                service.client.submit(folder / "study.yaml", working_dir=folder)
+            until(lambda s=service: _trains(s, len(batches) + 1), f"attempt {count}")  # type: ignore[misc]
+            (trial,) = service.client.trials(1)
+            batches.append((trial["batch"], trial["plan_reason"]))
+        finally:
+            service.abandon()
+    assert batches[0] == batches[1] and 200 < batches[0][0] < 500
+    assert "from 1 to 500: 1 rank computes at most" in batches[0][1]
+
+
+def _trains(service: Served, attempt: int) -> bool:
+    """Whether the only trial has trained in this attempt."""
+    trials = list(service.client.trials(1))
+    return bool(trials) and trials[0]["attempt"] >= attempt and trials[0]["step"] >= 100 * attempt
 
 
 def test_mistakes_are_one_line_and_store_nothing(scamp: Scamp, service: Served, tmp_path: Path) -> None:
