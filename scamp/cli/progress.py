@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -30,7 +30,7 @@ COLOURS = {
     "INFEASIBLE": "dark_orange",
     "CANCELLED": "grey50",
 }
-EXPLAINED = ("WAITING", "QUEUED", "FAILED", "INFEASIBLE", "CANCELLED")
+EXPLAINED = ("WAITING", "QUEUED", "PRUNED", "FAILED", "INFEASIBLE", "CANCELLED")
 WARNING = "dark_orange"
 BAR = 24
 
@@ -80,21 +80,25 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
 
     With several objectives it has a column for each, and begins with the Pareto front, whose trials have a star: those
     that no other completed trial dominates. A parameter is shown where it differs from the study's ``fixed`` value.
-    Below its MiB a trial has the milliseconds of a step, predicted for the gang alone on its host and measured, if
-    either is known. Below the table are the reasons: why trials were proposed, wait or have failed.
+    Each of ``COSTS`` has a column if it is known of any trial: predicted for the gang alone on its host, and measured.
+    Below the table are the reasons: why trials were proposed, wait, were pruned or have failed.
     """
     trials, objectives = list(trials), spec.get("objectives") or [spec["objective"]]
     names = [objective["metric"] for objective in objectives]
     valued = _best_first([t for t in trials if _is_compared(t)], objectives)
     front = {trial["number"] for trial, is_on_front in valued if is_on_front}
     uncompared = [t for t in trials if not _is_compared(t)]
-    table = Table(title=None, box=None, header_style="dim", pad_edge=False)
-    for heading, right in [("trial", True), ("state", False), *((name, True) for name in names),
-                           ("plan", False), ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
-        table.add_column(Text(plain(heading)), justify="right" if right else "left", overflow="fold")
+    table = Table(title=None, box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     shown = [*(trial for trial, _ in valued[:rows]), *uncompared]
+    costs = {name: cost for name, cost in COSTS.items() if any(map(cost, shown))}
+    for heading, right in [("trial", True), ("state", False), *((name, True) for name in names),
+                           ("plan", False), *((name, True) for name in costs), ("parameters", False)]:  # fmt: skip
+        justify: JustifyMethod = "right" if right else "left"
+        no_wrap = heading == "state" or heading in costs
+        table.add_column(Text(plain(heading)), justify=justify, overflow="fold", no_wrap=no_wrap)
     for trial in shown:
-        table.add_row(*_row(trial, spec["fixed"], names, trial["number"] in front))
+        first, last = _row(trial, spec["fixed"], names, trial["number"] in front)
+        table.add_row(*first, *(cost(trial) for cost in costs.values()), last)
     hidden = len(valued) - rows
     if hidden > 0:
         table.caption = f"and {hidden} more: scamp trials {trials[0]['study_id']}"
@@ -263,20 +267,9 @@ def _gang_names(gangs: Sequence[Mapping[str, Any]], study_id: int) -> str:
 
 def _row(
     trial: Mapping[str, Any], fixed: Mapping[str, Any], metrics: Sequence[str], is_on_front: bool
-) -> list[RenderableType]:
+) -> tuple[list[RenderableType], RenderableType]:
+    """The cells before those of ``COSTS``, and the one after them."""
     state = trial["state"]
-    plan = trial.get("plan_text") or ""
-    costs = []
-    if trial["expected_bytes"]:
-        measured = f"{trial['measured_bytes'] / MIB:.1f}" if trial["measured_bytes"] else "–"
-        costs.append(f"{trial['expected_bytes'] / MIB:.1f} / {measured}")
-    if trial["predicted_step_seconds"] or trial["measured_step_seconds"]:
-        costs.append(f"{_ms(trial['predicted_step_seconds'])} / {_ms(trial['measured_step_seconds'])}")
-    if trial["measured_communication_share"] is not None:
-        shares = [trial["predicted_communication_share"], trial["measured_communication_share"]]
-        costs.append(" / ".join("–" if share is None else f"{share:.0%}" for share in shares) + " waiting")
-    if trial["check_share"]:
-        costs.append(f"{trial['check_share']:.1%} checking")
     numbers = trial["values"] if len(metrics) > 1 else [trial["value"]]
     values = ["" if value is None else shown_metric(name, value) for name, value in zip(metrics, numbers, strict=True)]
     varied = {name: value for name, value in trial["params"].items() if name not in fixed or fixed[name] != value}
@@ -284,14 +277,43 @@ def _row(
     if trial["parent_number"] is not None:
         beginning = "a copy" if trial["origin"] == "BRANCH" else "begins with weights"
         tail += f" ({beginning} of trial {trial['parent_number']})"
-    return [
-        f"{'*' if is_on_front else ''}{trial['number']}",
-        Text(state.lower(), COLOURS.get(state, "")),
-        *values,
-        plan,
-        "\n".join(costs),
-        Text(tail, "dim"),
-    ]
+    number = f"{'*' if is_on_front else ''}{trial['number']}"
+    return [number, Text(state.lower(), COLOURS.get(state, "")), *values, trial.get("plan_text") or ""], Text(
+        tail, "dim"
+    )
+
+
+def _memory(trial: Mapping[str, Any]) -> str:
+    if not trial["expected_bytes"]:
+        return ""
+    measured = f"{trial['measured_bytes'] / MIB:.1f}" if trial["measured_bytes"] else "–"
+    return f"{trial['expected_bytes'] / MIB:.1f}/{measured}"
+
+
+def _step(trial: Mapping[str, Any]) -> str:
+    seconds = trial["predicted_step_seconds"], trial["measured_step_seconds"]
+    return "/".join(map(_ms, seconds)) if any(seconds) else ""
+
+
+def _waiting(trial: Mapping[str, Any]) -> str:
+    if trial["measured_communication_share"] is None:
+        return ""
+    shares = trial["predicted_communication_share"], trial["measured_communication_share"]
+    return "/".join("–" if share is None else f"{share:.0%}" for share in shares)
+
+
+def _checking(trial: Mapping[str, Any]) -> str:
+    return f"{trial['check_share']:.1%}" if trial["check_share"] else ""
+
+
+COSTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "MiB\npred/meas": _memory,
+    "ms/step\npred/meas": _step,
+    "waiting\npred/meas": _waiting,
+    "checks": _checking,
+}
+"""Columns of the leaderboard with what a trial needs, by heading; empty where nothing is known. Waiting and checking
+are shares of a step."""
 
 
 def reasons(trials: Iterable[Mapping[str, Any]]) -> list[Text]:
