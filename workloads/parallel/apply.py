@@ -25,11 +25,11 @@ from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.containers import keep_containers
 from workloads.parallel.exchanging.divided import Table, divide_layers, divisible_layers, layers_to_divide
 from workloads.parallel.exchanging.experts import experts_of, join_ranks
+from workloads.parallel.exchanging.numbers import read_numbers_of_all_ranks
 from workloads.parallel.exchanging.replicas import average_gradients
 from workloads.parallel.forward_state.replaced import ReplacedForward
 from workloads.parallel.forward_state.state import ForwardState, attach_state
 from workloads.parallel.mixed_precision import AS_STORED, MixedPrecision, compute_divided_in, compute_in
-from workloads.parallel.numbers import read_numbers_of_all_ranks
 from workloads.parallel.optimizers.adasum import AdasumOptimizer
 from workloads.parallel.optimizers.local_step import step_on_local_parts
 from workloads.parallel.optimizers.muon import update_whole_matrices

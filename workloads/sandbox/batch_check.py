@@ -43,9 +43,9 @@ from workloads.refusals import WorkloadError, in_enough_digits
 from workloads.sandbox.joined_halves import JoinedHalves
 from workloads.training.data.batch_transform import step_batch
 from workloads.training.data.order import SampleOrder, lengths_of
+from workloads.training.guard.sample_draws import SampleDraws
 from workloads.training.metrics import as_pair, split_evaluation
 from workloads.training.outline import model_of, outline_of
-from workloads.training.sample_draws import SampleDraws
 from workloads.training.samples import batch_indices
 from workloads.training.step import layers_of_training
 from workloads.training.updates.phases import phases_of

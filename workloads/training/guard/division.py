@@ -43,10 +43,10 @@ from workloads.training.attempt.rank import TrainingRank
 from workloads.training.checkpoints.kept import Changes
 from workloads.training.checkpoints.owners import Snapshot, holding, owners_of
 from workloads.training.guard.dealing import Dealing, Division, dealt, dealt_held_out, drawn
+from workloads.training.guard.sample_draws import SampleDraws
 from workloads.training.guard.sketch import sketches
 from workloads.training.guard.tolerance import HALF, LEAST_LOSS, Tolerance, tolerance_of
 from workloads.training.metrics import as_pair
-from workloads.training.sample_draws import SampleDraws
 from workloads.training.samples import FEW
 from workloads.training.step import evaluate, phase_step, without_gradients
 from workloads.training.updates.precision import autocast

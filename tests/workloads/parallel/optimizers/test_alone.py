@@ -170,8 +170,8 @@ class Careful(torch.optim.SGD):
 
 @pytest.mark.parametrize("spread", [{"dp_shard": 2}, {"dp_shard": 2, "reshard": False}], ids=["FSDP", "ZeRO-2"])
 def test_an_optimizer_of_the_users_own_reads_numbers_of_all_shards(ranks: Any, tmp_path: Path, spread: Any) -> None:
-    own = LAMB.replace("\n\nclass Own", f"\n{CAREFUL}\n\nclass Own").replace("return Lamb(", "return Careful(")
-    (tmp_path / "own.py").write_text(own)
+    text = LAMB.replace("\n\nclass Own", f"\n{CAREFUL}\n\nclass Own").replace("return Lamb(", "return Careful(")
+    (tmp_path / "own.py").write_text(text)
     options = {"workload": "own.py:Own", "code_dir": str(tmp_path), "params": {"batch": 32}, "steps": 6}
     expected = dict(ranks.curve(Plan(32), **options))
     for step, values in ranks.curve(Plan(16, **spread), **options):

@@ -1,8 +1,8 @@
 """Numbers that users' code takes out of distributed tensors are those of the tensor, not of the rank's part of it.
 
-``item()``, ``float()`` and ``bool()`` of a DTensor read its local tensor: of ``gradient.norm()`` or
-``gradient.isfinite().all()`` that is what this rank's shard contributes, so an optimizer that clips, or skips a step,
-would decide otherwise on each rank.
+A DTensor of which one number is read, as by float() or bool(), gives that of its local tensor: of a norm, or of whether
+all are finite, that is what this rank's shard contributes. So an optimizer that clips, or skips a step, would decide
+otherwise on each rank.
 """
 
 from __future__ import annotations

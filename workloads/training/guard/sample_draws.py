@@ -80,12 +80,12 @@ class SampleDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def draws_like(self, other: SampleDraws) -> bool:
         """Whether every micro-batch of both has drawn as much for each sample, and the same for all samples."""
-        drawn = [*self._drawn, *other._drawn]
-        return all(one.after == drawn[0].after and one.kinds == drawn[0].kinds for one in drawn)
+        calls = [*self._drawn, *other._drawn]
+        return all(call.after == calls[0].after and call.kinds == calls[0].kinds for call in calls)
 
     def shared_with(self, other: SampleDraws) -> frozenset[object]:
         """The operations that draw as much for any number of samples, with their sizes."""
-        operations = zip(*(one.sizes for one in (*self._drawn, *other._drawn)), strict=False)
+        operations = zip(*(call.sizes for call in (*self._drawn, *other._drawn)), strict=False)
         return frozenset(sizes[0] for sizes in operations if len(set(sizes)) == 1)
 
     def __torch_dispatch__(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from workloads.training.sample_draws import SampleDraws
+from workloads.training.guard.sample_draws import SampleDraws
 
 SAMPLES = list(range(8))
 NOBODY: Any = object()
@@ -87,8 +87,8 @@ def test_what_is_recomputed_draws_the_same_numbers_and_is_no_noise_of_gradients(
             return out.square().sum()
 
         with draws:
-            (found,) = torch.autograd.grad(draws.around(loss)(layer, torch.ones(8, 6)), layer.weight)
-        return found, draws.draws_backward
+            (of_weight,) = torch.autograd.grad(draws.around(loss)(layer, torch.ones(8, 6)), layer.weight)
+        return of_weight, draws.draws_backward
 
     plain, recomputed = gradient(False), gradient(True)
     assert torch.equal(plain[0], recomputed[0]) and not plain[1] and not recomputed[1]
