@@ -133,7 +133,8 @@ def submit(
 @app.command(name="list")
 def list_studies(address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
     """List the studies of a service."""
-    studies = list(client_of(address, token).studies())
+    client = client_of(address, token)
+    studies = list(client.studies())
     if as_json:
         print(json.dumps(studies))
         return
@@ -142,6 +143,8 @@ def list_studies(address: Address = "", token: Token = "", as_json: AsJson = Fal
         out.print(listed_line(study, width), markup=False, soft_wrap=True)
     if not studies:
         out.print("there are no studies yet; `scamp submit STUDY.yaml` makes one")
+    if any(study["state"] == "RUNNING" for study in studies) and not client.cluster()["controller_alive"]:
+        err.print("the controller does not run, so no trial is started: run `scamp serve`", soft_wrap=True)
 
 
 @app.command()

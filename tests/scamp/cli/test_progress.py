@@ -258,10 +258,12 @@ def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scam
         assert "no studies yet" in scamp(tmp_path, "list", SCAMP_ADDRESS=url).stdout
         study = without_success(store)
         running = store.studies.create(full_spec(), now=0.0).id
-        listed = scamp(tmp_path, "list", SCAMP_ADDRESS=url).stdout.splitlines()
+        done = scamp(tmp_path, "list", SCAMP_ADDRESS=url)
+        listed = done.stdout.splitlines()
         status = scamp(tmp_path, "status", str(study), SCAMP_ADDRESS=url).stdout
     assert listed[0] == f"{study:>5}  Completed, no trial succeeded  {SPEC['name']}  1 failed of {num_wanted} trials"
     assert listed[1].split() == [str(running), "Running", *SPEC["name"].split(), "0", "of", str(num_wanted), "trials"]
+    assert done.stderr.startswith("the controller does not run, so no trial is started")
     assert f"1 failed of {num_wanted} trials\n" in status
     assert "completed, no trial succeeded" in status
     assert "Completed, no trial succeeded\n1 failed" in status and "trial 0 failed: ValueError\n" in status
