@@ -83,7 +83,7 @@ def test_what_is_recomputed_draws_the_same_numbers_and_is_no_noise_of_gradients(
         def loss(model: nn.Module, x: Tensor) -> Tensor:
             out: Tensor = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
             if noise:
-                out.register_hook(lambda gradient: gradient + noise * torch.randn_like(gradient))  # type: ignore[no-untyped-call]
+                out.register_hook(lambda gradient: gradient + noise * torch.randn_like(gradient))
             return out.square().sum()
 
         with draws:
