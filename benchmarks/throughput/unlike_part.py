@@ -20,7 +20,7 @@ from placement.exact.shares import Member, Shares, best_shares
 
 STEPS, ROUNDS = 12, 3
 SLOWER = 2
-DEPTH, BATCH = 8, 12
+DEPTH, BATCH = 8, 24
 PAUSE_SECONDS = 0.01
 TITLE = "Uneven parts on unlike devices"
 ABOUT = f"""\
@@ -61,7 +61,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     first = min(range(1, DEPTH), key=lambda blocks: max(blocks, SLOWER * (DEPTH - blocks)))
     return [
         Case(Plan(BATCH // 2, dp_replicate=2), Plan(max(shares.samples), dp_replicate=2, shares=shares.samples)),
-        Case(Plan(2, BATCH // 2, pp=2), Plan(2, BATCH // 2, pp=2, cut=(first, DEPTH - first))),
+        Case(Plan(3, BATCH // 3, pp=2), Plan(3, BATCH // 3, pp=2, cut=(first, DEPTH - first))),
     ][: 1 if quick else None]
 
 
@@ -72,7 +72,7 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 def _step_seconds(plan: Plan, seconds: float) -> float:
-    params = {"depth": DEPTH, "width": 128, "batch": BATCH, "learning_rate": 1e-3}
+    params = {"depth": DEPTH, "width": 256, "batch": BATCH, "learning_rate": 1e-3}
     feature = Feature("GPT", "stdlib_gpt", (plan,), params)
     with tempfile.TemporaryDirectory(prefix="scamp-unlike-") as folder:
         ranks = [partial(_seconds_of_rank, feature, plan, rank, Path(folder)) for rank in range(plan.world_size)]
