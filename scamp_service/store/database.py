@@ -218,7 +218,7 @@ class Database:
     def _prepare_schema(self) -> None:
         """Create or upgrade the schema. When several processes do so at once, one works and the others wait for it."""
         if not self.path and self.sqlite:
-            with self.write() as connection:
+            with self.read() as connection:
                 _create(connection)
             return
         with self.read() as connection:
