@@ -77,6 +77,17 @@ def _attribute(thing: Any, name: str) -> _Setting:
     return _Setting(f"{where}.{name}", lambda: getattr(thing, name), lambda value: setattr(thing, name, value))
 
 
+def _list_of_sys(name: str) -> _Setting:
+    """A list, or another one that has taken its place."""
+
+    def write(before: tuple[list[Any], list[Any]]) -> None:
+        items, values = before
+        items[:] = values
+        setattr(sys, name, items)
+
+    return _Setting(f"sys.{name}", lambda: (getattr(sys, name), list(getattr(sys, name))), write)
+
+
 def _sequence(name: str, items: MutableSequence[Any]) -> _Setting:
     def write(before: list[Any]) -> None:
         items[:] = before
@@ -183,10 +194,7 @@ _SETTINGS = (
     ),
     _Setting("the timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
     _attribute(tempfile, "tempdir"),
-    _sequence("sys.path", sys.path),
-    _sequence("sys.argv", sys.argv),
-    _sequence("sys.meta_path", sys.meta_path),
-    _sequence("sys.path_hooks", sys.path_hooks),
+    *map(_list_of_sys, ("path", "argv", "meta_path", "path_hooks")),
     *(_attribute(sys, f"{kind}hook") for kind in ("except", "unraisable", "display", "breakpoint")),
     *(_attribute(sys, name) for name in ("stdin", "stdout", "stderr", "dont_write_bytecode")),
     _attribute(threading, "excepthook"),

@@ -29,6 +29,7 @@ MARKS = {  # name → (a statement that changes a setting, an expression that se
     "the working directory": ("os.chdir('/')", "os.getcwd() == '/'"),
     "the umask": ("os.umask(0o77)", "os.umask(0o22) == 0o77"),
     "sys.path": ("sys.path.append('/mark')", "'/mark' in sys.path"),
+    "another sys.path": ("sys.path = [*sys.path, '/mark']", "'/mark' in sys.path"),
     "sys.argv": ("sys.argv.append('mark')", "'mark' in sys.argv"),
     "warning filters": ("warnings.simplefilter('always')", "warnings.filters[0][0] == 'always'"),
     "a library's log level": (

@@ -186,7 +186,7 @@ class DivisionGuard:
                 self._shared_draws = self._shared_draws or frozenset()
                 try:
                     planned = self._passes(loss, step, dealing.planned)
-                except (LookupError, NotImplementedError, TypeError, ValueError):  # an operation draws in its own way
+                except (LookupError, RuntimeError, TypeError, ValueError):  # an operation draws in its own way
                     break
                 try:
                     return self._difference_from(planned, loss, step, dealing)
