@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from estimators.tracing import kernels  # noqa: F401  (registers kernels)
 from workloads import refusals
 from workloads.parallel.tensor_parallel import split_of
 from workloads.refusals import (
