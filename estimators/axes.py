@@ -58,7 +58,7 @@ class Axis:
     stands in it for braces."""
     dimension: Dimension | None = None
     needs: tuple[str, ...] = ()
-    """Names of axes without any of which this one means nothing; their phrases have the words of this one."""
+    """Names of axes of which at least one must be used, too; their phrases contain the words of this one."""
     excludes: tuple[str, ...] = ()
     """Names of axes that cannot be combined with this one."""
     refusal: str = ""

@@ -66,7 +66,7 @@ class BatchRequest:
         return max(self.largest or MOST_SAMPLES, self.least)
 
     def choose(self, at_once: int, num_shares: int, most: int) -> int:
-        """The largest batch, at most ``most``, of which each of ``num_shares`` ranks computes its share at once.
+        """The largest batch, up to ``most``, that ``num_shares`` ranks compute without micro-batches.
 
         A rank computes ``at_once`` samples at most. Beyond four binary digits the number is rounded down, by less than
         an eighth, so that more ranks and smaller micro-batches divide the batch as well.

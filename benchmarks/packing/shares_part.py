@@ -1,4 +1,4 @@
-"""The time that unlike shares of a batch save a study on two kinds of GPUs, of which no kind has enough devices."""
+"""Compares the makespans of studies with and without unlike shares, on two kinds of GPUs that are too few each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares even with uneven parts of the work on two ranks, of which one is as slow as a device of another kind."""
+"""Times trainings on two ranks, one of them slowed down, with even and with uneven parts of the work."""
 
 from __future__ import annotations
 

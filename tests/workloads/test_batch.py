@@ -1,4 +1,4 @@
-"""What a candidate asks for as its batch, and between which bounds it is chosen or changed."""
+"""A candidate asks for a batch, or for bounds between which one is chosen or changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of which every data-parallel rank has a part, while replicas, shards or stages have the rest of the model.
+"""Divides single layers between data-parallel ranks; the rest of the model stays in replicas, shards or stages.
 
 Of an embedding table (DLRM) or a linear layer, as a head with many classes (Whale), a rank has some columns: features
 of the output. It computes these for the samples of all ranks. An all-to-all then sends each rank all columns of its own
