@@ -17,12 +17,15 @@ from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 
+from api.access.allowed import expect
 from api.submission import MAX_SPEC_BYTES, parse_submission
+from scamp_service.access.model import EVERYTHING, Access, Role
 from scamp_service.model import Study
 from scamp_service.settings import Settings
 from scamp_service.sizing.submission_check import check_workload
 from scamp_service.sizing.tracing.trace_process import TraceProcess
 from scamp_service.sizing.user_workload import with_space
+from scamp_service.store.parts.part import no_study
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code.bundling import with_files
@@ -60,18 +63,20 @@ class Admission:
             with self._place("uploads", MOST_UPLOADS):
                 yield
 
-    async def submit(self, body: bytes, content_type: str, key: str | None) -> Study:
-        """The study of this body of JSON or a form, created unless its idempotency key is known.
+    async def submit(
+        self, body: bytes, content_type: str, key: str | None, store: Store, access: Access = EVERYTHING
+    ) -> Study:
+        """The study of this body of JSON or a form, created in ``store`` unless its idempotency key is known.
 
         A request that is repeated while the first is under way waits for the same answer. Raises ``ScampError``, and
         ``HTTPException`` 413 and 503.
         """
         if key is None:
-            return await self._submit(body, content_type, None)
+            return await self._submit(body, content_type, None, store, access)
         same = self._under_way.get(key)
         if same is not None and same[0] == body:
             return await asyncio.shield(same[1])
-        task = asyncio.ensure_future(self._submit(body, content_type, key))
+        task = asyncio.ensure_future(self._submit(body, content_type, key, store, access))
         if same is None:
             self._under_way[key] = (body, task)
             task.add_done_callback(lambda _: self._under_way.pop(key))
@@ -84,8 +89,8 @@ class Admission:
         self._importer.shutdown(wait=False, cancel_futures=True)
         self._process.kill()
 
-    async def _submit(self, body: bytes, content_type: str, key: str | None) -> Study:
-        spec, code = await self._in(self._parsers, lambda: self._parse(body, content_type))
+    async def _submit(self, body: bytes, content_type: str, key: str | None, store: Store, access: Access) -> Study:
+        spec, code = await self._in(self._parsers, lambda: self._parse(body, content_type, access))
         self._settings.expect_priority(spec.project, spec.priority)
         sha256 = None if code is None else await self._in(self._parsers, lambda: hashlib.sha256(code).hexdigest())
         if key is not None and spec.space:
@@ -97,12 +102,15 @@ class Admission:
         else:
             with self._place("imports", MOST_IMPORTS):
                 spec, warnings = await self._in(self._importer, partial(self._import, spec, code))
-        return await self._in(self._parsers, lambda: self._create(spec, code, key, warnings))
+        return await self._in(self._parsers, lambda: _create(store, spec, code, key, warnings))
 
-    def _parse(self, body: bytes, content_type: str) -> tuple[StudySpec, bytes | None]:
+    def _parse(self, body: bytes, content_type: str, access: Access) -> tuple[StudySpec, bytes | None]:
         """(study, zip of the user's files or None), both checked as far as they can be without running a file."""
         submission = parse_submission(body, content_type)
         spec, code = submission.spec, submission.code
+        expect(access, Role.EDITOR, spec.project)
+        if submission.code_of is not None:
+            self._expect_readable(submission.code_of, access)
         if submission.code_of is not None and (sha256 := self._store.studies.get(submission.code_of).code) is not None:
             code = with_files(self._store.blobs.get(sha256), code)
         check_code(spec.workload, code, sampler=spec.search.sampler.name)
@@ -118,15 +126,9 @@ class Admission:
     def _earlier_study(self, spec: StudySpec, sha256: str | None, key: str) -> Study | None:
         return self._store.studies.of_key(spec.as_given(), sha256, key)
 
-    def _create(self, spec: StudySpec, code: bytes | None, key: str | None, warnings: list[str]) -> Study:
-        return self._store.studies.create(
-            spec.to_json(),
-            request=spec.as_given(),
-            code=self._store.blobs.put(code) if code is not None else None,
-            idempotency_key=key,
-            warnings=warnings,
-            now=time.time(),
-        )
+    def _expect_readable(self, study_id: int, access: Access) -> None:
+        if not (access.sees_all or access.may(Role.VIEWER, self._store.studies.project(study_id))):
+            raise no_study(study_id)
 
     async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], _Answer]) -> _Answer:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
@@ -141,3 +143,14 @@ class Admission:
             yield
         finally:
             self.num_under_way[kind] -= 1
+
+
+def _create(store: Store, spec: StudySpec, code: bytes | None, key: str | None, warnings: list[str]) -> Study:
+    return store.studies.create(
+        spec.to_json(),
+        request=spec.as_given(),
+        code=store.blobs.put(code) if code is not None else None,
+        idempotency_key=key,
+        warnings=warnings,
+        now=time.time(),
+    )

@@ -10,8 +10,11 @@ from functools import cache, partial
 from fastapi import FastAPI, Response
 
 from api import dashboard, problems
+from api.access.allowed import TheAccess
+from api.access.guard import Guard, check_settings
+from api.access.login import login_router
+from api.access.sessions import COOKIE
 from api.admission import Admission
-from api.auth import COOKIE, Guard, check_settings, login_router
 from api.forecasts import Forecasts
 from api.head_requests import Head
 from api.importance_cache import ImportanceCache
@@ -21,6 +24,7 @@ from api.ready_probe import ReadyProbe
 from api.routes import router
 from api.sse import EventHub
 from scamp import __version__
+from scamp_service.errors import Forbidden, ScampError
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -31,9 +35,14 @@ def create_app(settings: Settings) -> FastAPI:
 
     Raises ``Refused`` for unsafe settings and ``Unavailable`` when the database cannot be opened.
     """
-    check_settings(settings)
     store = Store(settings.url)
-    hub, admission = EventHub(store.events), Admission(store, settings)
+    try:
+        has_users = store.users.exist()
+        check_settings(settings, has_users=has_users)
+    except ScampError:
+        store.close()
+        raise
+    hub, admission = EventHub(store.events, store.studies), Admission(store, settings)
     metrics = Metrics(store)
 
     @asynccontextmanager
@@ -46,24 +55,27 @@ def create_app(settings: Settings) -> FastAPI:
         store.close()
 
     app = FastAPI(title="ScaMP", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.has_users = has_users
     app.state.store, app.state.settings, app.state.hub, app.state.admission = store, settings, hub, admission
     app.state.ready_probe, app.state.importances = ReadyProbe(store, settings), ImportanceCache(store)
     app.state.forecasts = Forecasts(store, settings)
     metrics.event_clients.set_function(lambda: hub.num_clients)
 
     @app.get("/metrics", include_in_schema=False)
-    def prometheus() -> Response:
+    def prometheus(access: TheAccess) -> Response:
+        if not access.sees_all:
+            raise Forbidden("counts of all projects are for those who may read all: take a token of an admin")
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app.router.routes += router.routes  # included, they would be built again for each app
-    app.include_router(login_router(settings))
+    app.include_router(login_router(settings, store))
     app.router.routes += dashboard.router.routes
-    app.openapi = cache(partial(describe, app, COOKIE, needs_token=bool(settings.api_token)))  # type: ignore[method-assign]
+    app.openapi = cache(partial(describe, app, COOKIE, needs_token=bool(settings.api_token) or has_users))  # type: ignore[method-assign]
     problems.install_problem_handlers(app, dashboard.missing_page)
     # The middleware added last runs first.
     app.add_middleware(Head)
     app.add_middleware(problems.Unexpected)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, store=store)
     app.add_middleware(Measure, metrics=metrics)
     return app
 

@@ -1,7 +1,7 @@
 """Serves the dashboard's pages and static files. The pages are empty; their modules fetch ``/v1`` and ``/v1/events``.
 
 No data of a study is rendered here: names, parameters and logs reach the browser as JSON and become text there. No
-page has an inline script or style or loads anything from another host; the security headers of ``api.auth`` forbid it.
+page has an inline script or style or loads anything from another host; the headers of ``api.access.guard`` forbid it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from api.access.allowed import access_of, only_allowed
 from api.routes.parameters import Number, StudyId
 from api.views.charts import MOST_CURVES
 from scamp_service.errors import NotFound, Unavailable
@@ -27,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 STATIC = HERE / "static"
 _IMPORT = re.compile(r'^(?:import|\}) .*"(\.{1,2}/.+)";$', re.MULTILINE)
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[Depends(only_allowed)])
 
 
 @router.get("/")
@@ -128,6 +129,6 @@ def _templates() -> Environment:
 def _page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
     template = _templates().get_template(f"{name}.html")
     values = {"page": name, "static": f"/static/{static_version()}", "modules": _modules(name), **values}
-    values["login"] = bool(request.app.state.settings.api_token)
+    values["login"] = access_of(request).name or bool(request.app.state.settings.api_token)
     html = template.render(**values)
     return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,8 +21,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Send
 
 from scamp_service.errors import Unavailable
-from scamp_service.model import Event
+from scamp_service.model import Event, Json
 from scamp_service.store.parts.events import Events
+from scamp_service.store.parts.studies import Studies
 
 log = logging.getLogger("scamp.api")
 
@@ -44,13 +45,17 @@ class Encoded:
     id: int
     study_id: int | None
     data: bytes
+    project: str = ""
+    public: bytes = b""
+    """Its part for those who may not read its project."""
 
 
 class EventHub:
     """Feeds all event streams of a process. Its poller runs only while there are clients."""
 
-    def __init__(self, events: Events) -> None:
-        self._events = events
+    def __init__(self, events: Events, studies: Studies) -> None:
+        self._events, self._studies = events, studies
+        self._projects: dict[int, str] = {}  # of studies
         self._kept: list[Encoded] = []
         self._kept_from = 0  # _kept has every event after this one, up to _head
         self._head = 0
@@ -66,8 +71,13 @@ class EventHub:
         if self.num_clients >= MOST_CLIENTS:
             raise Unavailable(f"{MOST_CLIENTS} clients follow events already; close some, or try again later")
 
-    async def follow(self, after: int | None, study_id: int | None) -> AsyncGenerator[bytes]:
-        """Yield chunks of the stream with the events after ``after`` (None: from now on), until the hub closes."""
+    async def follow(
+        self, after: int | None, study_id: int | None, projects: Collection[str] | None = None
+    ) -> AsyncGenerator[bytes]:
+        """Yield chunks of the stream with the events after ``after`` (None: from now on), until the hub closes.
+
+        Only those of a study, and about studies in these ``projects``, where they are not None.
+        """
         self.num_clients += 1
         try:
             if self._poller is None:
@@ -78,7 +88,7 @@ class EventHub:
             sent = time.monotonic()
             while self._poller is not None:
                 news = self._news
-                chunk, position = await self._read(position, study_id)
+                chunk, position = await self._read(position, study_id, projects)
                 if chunk:
                     yield chunk
                 elif time.monotonic() - sent >= KEEPALIVE_SECONDS:
@@ -148,17 +158,29 @@ class EventHub:
 
     def _encoded(self, after: int, limit: int, study_id: int | None) -> list[Encoded]:
         """The next events, encoded; in a thread, because a page of them takes milliseconds."""
-        return [encode(event) for event in self._events.page(after=after, limit=limit, study_id=study_id)]
+        return [
+            encode(event, self._project_of(event.study_id))
+            for event in self._events.page(after=after, limit=limit, study_id=study_id)
+        ]
+
+    def _project_of(self, study_id: int | None) -> str:
+        if study_id is None:
+            return ""
+        if study_id not in self._projects:
+            if len(self._projects) >= KEPT:
+                self._projects.clear()
+            self._projects[study_id] = self._studies.project(study_id)
+        return self._projects[study_id]
 
     async def _in_thread(self, work: Callable[[], list[Encoded]]) -> list[Encoded]:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def _read(self, position: int, study_id: int | None) -> tuple[bytes, int]:
+    async def _read(self, position: int, study_id: int | None, projects: Collection[str] | None) -> tuple[bytes, int]:
         """(next chunk after ``position``, position after that chunk); the chunk is empty when there are no events."""
         if position >= self._kept_from:
             start = bisect_right(self._kept, position, key=lambda event: event.id)
             page = _within_a_chunk(self._kept[start : start + PAGE])
-            chunk = b"".join(event.data for event in page if study_id in (None, event.study_id))
+            chunk = b"".join(_shown(event, projects) for event in page if study_id in (None, event.study_id))
             return chunk, page[-1].id if page else position
         head = self._kept_from
         async with self._replays:  # one page at a time, in turn, so that many replays cannot occupy the processor
@@ -166,7 +188,8 @@ class EventHub:
         behind = [event for event in events if event.id <= head]
         page = _within_a_chunk(behind)
         is_last = len(behind) < REPLAY_PAGE and len(page) == len(behind)
-        return b"".join(event.data for event in page), head if is_last else page[-1].id
+        chunk = b"".join(_shown(event, projects) for event in page)
+        return chunk, head if is_last else page[-1].id
 
 
 class EventStream(EventSourceResponse):
@@ -191,10 +214,22 @@ class EventStream(EventSourceResponse):
             await self._chunks.aclose()
 
 
-def encode(event: Event) -> Encoded:
+def encode(event: Event, project: str = "") -> Encoded:
     """The event in the format of server-sent events, with its row id as id and its kind as event name."""
-    data = json.dumps(asdict(event), separators=(",", ":"), allow_nan=False)
-    return Encoded(event.id, event.study_id, format_sse_event(data_str=data, event=event.kind, id=str(event.id)))
+    row = asdict(event)
+    data, public = _framed(event, row), b""
+    if event.study_id is None:  # of the cluster; errors of the controller may name studies
+        public = _framed(event, {**row, "data": {**row["data"], "controller": {}}})
+    return Encoded(event.id, event.study_id, data, project, public)
+
+
+def _framed(event: Event, data: Json) -> bytes:
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return format_sse_event(data_str=text, event=event.kind, id=str(event.id))
+
+
+def _shown(event: Encoded, projects: Collection[str] | None) -> bytes:
+    return event.data if projects is None or event.project in projects else event.public
 
 
 def _within_a_chunk(events: list[Encoded]) -> list[Encoded]:

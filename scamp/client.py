@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -21,6 +22,7 @@ from urllib.parse import quote
 
 import httpx
 
+from scamp.accounts import Tokens, Users
 from scamp.addresses import DEFAULT_ADDRESS, local_service
 from scamp.connection import Connection, JsonObject, staged
 from scamp.errors import InvalidInput, Unavailable
@@ -43,6 +45,7 @@ class Client:
     def __init__(self, address: str = DEFAULT_ADDRESS, token: str | None = None, *, timeout: float = 60.0) -> None:
         self._http = Connection(address, token, timeout)
         self.address = self._http.address
+        self.users, self.tokens = Users(self._http), Tokens(self._http)
 
     def __enter__(self) -> Self:
         return self
@@ -106,9 +109,12 @@ class Client:
         """The study with its summary. Raises ``NotFound``."""
         return self._http.request("GET", f"/v1/studies/{study_id}")
 
-    def studies(self, *, live: bool = False) -> Iterator[JsonObject]:
-        """All studies by ascending id, or only the live ones. Fetched page by page."""
-        return self._http.pages("/v1/studies", {"live": "true"} if live else {})
+    def studies(
+        self, *, live: bool = False, owner: str | None = None, project: str | None = None
+    ) -> Iterator[JsonObject]:
+        """All studies by ascending id, or only those that are live, of an owner, or of a project."""
+        filters = {"live": "true" if live else None, "owner": owner, "project": project}
+        return self._http.pages("/v1/studies", {key: value for key, value in filters.items() if value is not None})
 
     def stop(self, study_id: int) -> JsonObject:
         """Ask the service to stop a study, and return it; no effect when it has ended."""
@@ -187,6 +193,24 @@ class Client:
                 raise Unavailable(f"study {study_id} is still {study['state']} after {timeout:g} s; wait longer")
             time.sleep(poll_seconds)
         return study
+
+    def changes(self, study_id: int) -> Iterator[JsonObject]:
+        """Who has submitted and changed a study, the newest change first. Raises ``NotFound``."""
+        return self._http.pages(f"/v1/studies/{study_id}/changes", {})
+
+    # --- users ---------------------------------------------------------------------------------------------------
+
+    def me(self) -> JsonObject:
+        """Who this client is to the service, and what it may do."""
+        return self._http.request("GET", "/v1/me")
+
+    def audit(
+        self, *, actor: str | None = None, study_id: int | None = None, limit: int | None = None
+    ) -> list[JsonObject]:
+        """The newest changes that somebody has asked for, all or at most ``limit``; for admins. The newest is first."""
+        filters = {"actor": actor, "study_id": study_id}
+        params = {key: value for key, value in filters.items() if value is not None}
+        return list(islice(self._http.pages("/v1/audit", params), limit))
 
     # --- trials --------------------------------------------------------------------------------------------------
 

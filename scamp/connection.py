@@ -19,7 +19,7 @@ import httpx
 from httpx_sse import connect_sse
 
 from scamp.addresses import DEFAULT_ADDRESS
-from scamp.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
+from scamp.errors import Conflict, Forbidden, InvalidInput, NotFound, Refused, ScampError, Unavailable
 
 PAGE = 500
 RETRY_SECONDS = 0.3
@@ -35,7 +35,7 @@ SILENCE_SECONDS = 40.0
 JsonObject = dict[str, Any]
 _BY_STATUS: Mapping[int, type[ScampError]] = {
     401: Refused,
-    403: Refused,
+    403: Forbidden,
     404: NotFound,
     409: Conflict,
     502: Unavailable,

@@ -5,6 +5,7 @@ ScampError
 ├── NotFound            no such study or trial (HTTP 404, exit 2)
 ├── Conflict            an idempotency key was reused for another body, or the state forbids the call (HTTP 409, exit 2)
 ├── Refused             unsafe without an API token, or the token is wrong (HTTP 401, exit 2)
+│   └── Forbidden       whoever asks may not do this (HTTP 403, exit 2)
 ├── Unavailable         Ray, the database or the service cannot be reached (HTTP 503, exit 2)
 └── Deposed             another controller leads; never shown to a user
 """
@@ -40,6 +41,12 @@ class Refused(ScampError):
     """The request is unsafe without an API token, or its token is wrong."""
 
     status = 401
+
+
+class Forbidden(Refused):
+    """Whoever asks is known, but may not do this."""
+
+    status = 403
 
 
 class Unavailable(ScampError):

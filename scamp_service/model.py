@@ -51,6 +51,8 @@ class Study:
     regret_bound: float | None = None  # what is left to gain, with high probability; None: not known
     ends_as: StudyState | None = None  # its final state, once the controller stops it for ``reason``
     ran_seconds: float = 0.0  # how long it has run under a controller, at most some seconds ago
+    owner: str = ""  # name of the user who submitted it; empty if there were no users
+    project: str = ""  # empty for a study of other programs
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,23 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from api.access.allowed import TheAccess
 from api.routes.answers import problems
 from api.routes.parameters import TheForecasts, TheSettings, TheStore
-from api.views.cluster import ClusterView, GangView, controller_view, device_view, gang_view, waiting_view
+from api.views.cluster import (
+    ClusterView,
+    GangView,
+    controller_view,
+    device_view,
+    gang_view,
+    hidden_gang_view,
+    waiting_view,
+)
 from api.views.forecast import WhatIfView, blocked_of, forecast_view, start_of
+from scamp_service.access.model import Access
 from scamp_service.files import trouble_with_data
 from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
-from scamp_service.model import Attempt, Trial
+from scamp_service.model import Attempt, Study, Trial
 from scamp_service.store.recorded_cluster import STARTING
 from scamp_service.store.store import Store
 
@@ -23,17 +33,17 @@ WAITING_STATES = frozenset({TrialState.WAITING, TrialState.QUEUED, TrialState.PA
 
 
 @router.get("/cluster", responses=problems())
-def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts) -> ClusterView:
+def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts, access: TheAccess) -> ClusterView:
     """Devices with the gangs that hold them and their memory in MiB, and the trials that wait for devices."""
     event_id = store.events.last_id()
     recorded = store.cluster.recorded()
     state, confirmed = recorded if recorded else (STARTING, None)
     silent = controller_silent_seconds(store, confirmed)
     alive = silent is not None and silent <= settings.lease_seconds
-    names = {study.id: study.name for study in store.studies.live()}
+    names = _Names(store, access)
     trials = {trial.id: trial for trial in store.trials.live()}
     gangs = [_gang(store, attempt, trials, names) for attempt in store.attempts.open()]
-    waiting = [trial for trial in trials.values() if trial.state in WAITING_STATES]
+    waiting = [trial for trial in trials.values() if trial.state in WAITING_STATES and names.of(trial.study_id)]
     shown = waiting[:MOST_WAITING]
     forecast = forecasts.now() if shown else None
     return ClusterView(
@@ -43,13 +53,11 @@ def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts)
         speed=state.speed,
         controller_alive=alive,
         controller_silent_seconds=silent,
-        controller=controller_view(state.controller) if state.controller else None,
+        controller=controller_view(state.controller, access.sees_all) if state.controller else None,
         devices=[device_view(device, gangs) for device in state.devices],
         gangs=gangs,
         waiting=[
-            waiting_view(
-                trial, _name(store, names, trial.study_id), blocked_of(forecast, trial), start_of(forecast, trial)
-            )
+            waiting_view(trial, names.of(trial.study_id) or "", blocked_of(forecast, trial), start_of(forecast, trial))
             for trial in shown
         ],
         num_waiting=len(waiting),
@@ -98,13 +106,25 @@ def _why_silent(silent: float | None) -> str:
     return "no controller has reported yet" if silent is None else f"the controller has been silent for {silent:.0f} s"
 
 
-def _gang(store: Store, attempt: Attempt, trials: dict[int, Trial], names: dict[int, str]) -> GangView:
+class _Names:
+    """Names of studies, as far as one may read them."""
+
+    def __init__(self, store: Store, access: Access) -> None:
+        self._studies, self._projects = store.studies, access.projects
+        self._names = {study.id: self._readable(study) for study in store.studies.live()}
+
+    def of(self, study_id: int) -> str | None:
+        """The name of a study; None if one may not read it."""
+        if study_id not in self._names:
+            self._names[study_id] = self._readable(self._studies.get(study_id))
+        return self._names[study_id]
+
+    def _readable(self, study: Study) -> str | None:
+        return study.name if self._projects is None or study.project in self._projects else None
+
+
+def _gang(store: Store, attempt: Attempt, trials: dict[int, Trial], names: _Names) -> GangView:
     # A gang may still be stopping after its trial and study have ended.
     trial = trials.get(attempt.trial_id) or store.trials.get(attempt.trial_id)
-    return gang_view(attempt, trial, _name(store, names, trial.study_id))
-
-
-def _name(store: Store, names: dict[int, str], study_id: int) -> str:
-    if study_id not in names:
-        names[study_id] = store.studies.get(study_id).name
-    return names[study_id]
+    name = names.of(trial.study_id)
+    return gang_view(attempt, trial, name) if name is not None else hidden_gang_view(attempt)

@@ -1,4 +1,4 @@
-"""Parameters that several routes take: ids and cursors from the address; the app's store, settings and event hub."""
+"""Parameters that several routes take: ids and cursors from the address; the store, settings and event hub."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, HTTPException, Path, Query, Request
 from pydantic import BeforeValidator, Field
 
+from api.access.allowed import store_of
 from api.admission import Admission
 from api.forecasts import Forecasts
 from api.importance_cache import ImportanceCache
@@ -75,7 +76,13 @@ def _of_app(name: str) -> Any:
 
 TheForecasts = Annotated[Forecasts, _of_app("forecasts")]
 TheImportances = Annotated[ImportanceCache, _of_app("importances")]
-TheStore = Annotated[Store, _of_app("store")]
+
+
+async def _store(request: Request) -> Store:
+    return store_of(request)
+
+
+TheStore = Annotated[Store, Depends(_store)]
 TheReadyProbe = Annotated[ReadyProbe, _of_app("ready_probe")]
 TheSettings = Annotated[Settings, _of_app("settings")]
 TheHub = Annotated[EventHub, _of_app("hub")]

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from api.access.allowed import TheAccess
 from api.problems import read_body
 from api.routes.answers import page_of, problems
 from api.routes.parameters import After, StudyId, TheAdmission, TheSettings, TheStore, Whole
@@ -27,6 +28,7 @@ from api.views.studies import (
     study_view,
 )
 from api.views.view import Page
+from scamp_service.access.model import Access, Role
 from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
@@ -63,14 +65,15 @@ async def create_study(
     response: Response,
     store: TheStore,
     admission: TheAdmission,
+    access: TheAccess,
     idempotency_key: IdempotencyKey = None,
 ) -> StudyDetail:
     """Submit a study, as JSON or as a form. It starts by itself. `Location` has its address."""
     content_type = check_content_type(request.headers)
-    key = check_idempotency_key(idempotency_key)
+    key = _key_of(access, idempotency_key)
     with admission.room_for(request.headers.get("content-length")):
         body = await read_body(request, MAX_BODY_BYTES)
-        study = await admission.submit(body, content_type, key)
+        study = await admission.submit(body, content_type, key, store, access)
     response.headers["Location"] = f"/v1/studies/{study.id}"
     return await run_in_threadpool(_detail, store, study)
 
@@ -80,13 +83,21 @@ def list_studies(
     request: Request,
     response: Response,
     store: TheStore,
+    access: TheAccess,
     after: After = 0,
     limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
     live: Annotated[bool, Query(description="only studies that are RUNNING, PAUSED or STOPPING")] = False,
     newest_first: Annotated[bool, Query(description="order by descending id")] = False,
+    owner: Annotated[str | None, Query(description="only studies that this user has submitted")] = None,
+    project: Annotated[str | None, Query(description="only studies of this project")] = None,
 ) -> Page[StudyView]:
-    """List all studies, by ascending id."""
-    studies = store.studies.page(after=after, limit=limit + 1, live=live, newest_first=newest_first)
+    """List all studies that you may read, by ascending id."""
+    projects = access.projects
+    if project is not None:
+        projects = [project] if access.may(Role.VIEWER, project) else []
+    studies = store.studies.page(
+        after=after, limit=limit + 1, live=live, newest_first=newest_first, owner=owner, projects=projects
+    )
     now = time.time()
     return page_of(request, response, studies, limit, lambda study: study.id, lambda study: _view(store, study, now))
 
@@ -123,12 +134,11 @@ def get_study_code(study_id: StudyId, store: TheStore) -> Response:
 
 
 @router.post("/studies/{study_id}:stop", responses=problems(404))
-def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
+def stop_study(study_id: StudyId, store: TheStore, access: TheAccess) -> StudyDetail:
     """Stop a study: trials that have not ended are cancelled, what they reported is kept. No effect after its end."""
     store.studies.get(study_id)
-    store.studies.move(
-        study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="stopped by the user", now=time.time()
-    )
+    reason = f"stopped by {access.name or 'the user'}"
+    store.studies.move(study_id, [StudyState.RUNNING], StudyState.STOPPING, reason=reason, now=time.time())
     return _detail(store, store.studies.get(study_id))
 
 
@@ -180,13 +190,14 @@ def clone_study(
     response: Response,
     store: TheStore,
     settings: TheSettings,
+    access: TheAccess,
     idempotency_key: IdempotencyKey = None,
 ) -> StudyDetail:
     """Submit a study again, with the same spec and files, and a name of its own if one is given."""
     original = store.studies.get(study_id)
     spec = _spec_to_run_again(original, clone.name)
     settings.expect_priority(spec.project, spec.priority)
-    key = check_idempotency_key(idempotency_key)
+    key = _key_of(access, idempotency_key)
     study = store.studies.create(
         spec.to_json(), code=original.code, idempotency_key=key, warnings=original.warnings, now=time.time()
     )
@@ -235,6 +246,12 @@ def _spec_to_run_again(study: Study, name: str | None = None) -> StudySpec:
     if "directions" in study.spec:
         raise Conflict(f"study {study.id} was run by other programs; ScaMP has no workload to run it with")
     return parse_study({**study.spec, "name": name or study.name, "paused": False})
+
+
+def _key_of(access: Access, key: str | None) -> str | None:
+    """The idempotency key as it is stored: each user has keys of one's own. Raises ``InvalidInput``."""
+    key = check_idempotency_key(key)
+    return f"{access.name}/{key}" if key and access.name else key
 
 
 def _view(store: Store, study: Study, now: float) -> StudyView:

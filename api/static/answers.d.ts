@@ -75,6 +75,19 @@ export interface AttemptView {
   ended_at: number | null;
 }
 
+export interface AuditView {
+  id: number;
+  /** seconds since the epoch, UTC */
+  time: number;
+  /** user; empty for the shared token, and where there are no users */
+  actor: string;
+  /** network address that the request came from */
+  address: string;
+  action: string;
+  study_id: number | null;
+  detail: Record<string, any>;
+}
+
 export interface AxisView {
   /** flat name, such as `lr` or `layers.0.width` */
   name: string;
@@ -287,8 +300,9 @@ export interface FrontView {
 }
 
 export interface GangView {
-  /** trial id/attempt */
+  /** trial id/attempt; empty for one of a project that you may not read */
   key: string;
+  /** 0 if you may not read it */
   study_id: number;
   study_name: string;
   trial_id: number;
@@ -381,6 +395,27 @@ export interface LogLineView {
   text: string;
 }
 
+export interface MeView {
+  /** empty with the shared token, and where there are no users */
+  name: string;
+  /** of the whole service */
+  is_admin: boolean;
+  /** may change users and read the audit log */
+  may_manage: boolean;
+  /** role in each project */
+  roles: Record<string, Role>;
+  /** what this token may do at most */
+  most: Role;
+  /** the only project of this token; null: all of the user's */
+  project: string | null;
+}
+
+export interface MemberView {
+  user: string;
+  project: string;
+  role: Role;
+}
+
 export interface MessageView {
   /** stage of the pipeline, from 0 */
   sender: number;
@@ -415,6 +450,16 @@ export interface NewMetrics {
   trial: number;
   step: number;
   values: Record<string, number | null>;
+}
+
+export interface NewTokenView {
+  secret: string;
+  token: TokenView;
+}
+
+export interface NewUserView {
+  user: UserView;
+  secret: string;
 }
 
 export interface OptionView {
@@ -458,6 +503,12 @@ export interface OutOfMemory {
 }
 
 export type Outcome = "DONE" | "STOPPED" | "OUT_OF_MEMORY" | "DIVERGED" | "DEPENDS_ON_DIVISION" | "RESUMES_DIFFERENTLY" | "ERROR" | "FAULT" | "STALLED" | "LOST";
+
+export interface Page_AuditView_ {
+  items: AuditView[];
+  /** `after` of the next page, which `Link` also has; null on the last page */
+  next?: number | null;
+}
 
 export interface Page_CurveView_ {
   items: CurveView[];
@@ -561,6 +612,8 @@ export interface RetriedView {
   numbers: number[];
 }
 
+export type Role = "viewer" | "editor" | "admin";
+
 export interface RowView {
   /** stage of the pipeline, from 0 */
   stage: number;
@@ -603,6 +656,9 @@ export interface StudyDetail {
   best: Best | null;
   /** seconds × devices that its attempts have held so far */
   device_seconds: number;
+  /** user who submitted it; empty if there were no users */
+  owner: string;
+  project: string;
   /** seconds since the epoch, UTC */
   created_at: number;
   finished_at: number | null;
@@ -645,6 +701,9 @@ export interface StudyView {
   best: Best | null;
   /** seconds × devices that its attempts have held so far */
   device_seconds: number;
+  /** user who submitted it; empty if there were no users */
+  owner: string;
+  project: string;
   /** seconds since the epoch, UTC */
   created_at: number;
   finished_at: number | null;
@@ -714,6 +773,23 @@ export interface TimelineView {
   rows: RowView[];
   /** in the order of time */
   messages: MessageView[];
+}
+
+export interface TokenView {
+  id: number;
+  user: string;
+  name: string;
+  /** what it may do at most */
+  role: Role;
+  /** null: all projects of the user */
+  project: string | null;
+  /** seconds since the epoch, UTC */
+  created_at: number;
+  /** null: never */
+  expires_at: number | null;
+  /** at most a minute old; null: never used */
+  last_used_at: number | null;
+  revoked_at: number | null;
 }
 
 export interface TrialChange {
@@ -931,6 +1007,21 @@ export interface TrialView {
   /** all metrics of its last evaluation, or of its best where trials count by that one; null: not finite */
   metrics: Record<string, number | null>;
   finished_at: number | null;
+}
+
+export type UserKind = "person" | "service";
+
+export interface UserView {
+  name: string;
+  kind: UserKind;
+  /** of the whole service */
+  is_admin: boolean;
+  email: string;
+  /** role in each project */
+  roles: Record<string, Role>;
+  /** seconds since the epoch, UTC */
+  created_at: number;
+  disabled_at: number | null;
 }
 
 export interface WaitingView {

@@ -17,8 +17,10 @@ from scamp_service.store.recorded_cluster import RecordedController, RecordedDev
 class GangView(View):
     """An attempt that holds devices, one rank on each."""
 
-    key: Annotated[str, Field(description="trial id/attempt", examples=["17/1"])]
-    study_id: int
+    key: Annotated[
+        str, Field(description="trial id/attempt; empty for one of a project that you may not read", examples=["17/1"])
+    ]
+    study_id: Annotated[int, Field(description="0 if you may not read it")]
     study_name: str
     trial_id: int
     number: Annotated[int, Field(description="number of the trial in its study")]
@@ -136,11 +138,31 @@ def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
     )
 
 
-def controller_view(controller: RecordedController) -> ControllerView:
+def hidden_gang_view(attempt: Attempt) -> GangView:
+    """View of an attempt of a project that one may not read: what it takes of which devices."""
+    return GangView(
+        key="",
+        study_id=0,
+        study_name="",
+        trial_id=0,
+        number=0,
+        attempt=0,
+        state=attempt.state,
+        plan_text="",
+        devices=list(attempt.devices),
+        mib_per_rank=attempt.mib_per_rank,
+        mibs=[attempt.mib_on(device) for device in attempt.devices],
+        placement_reason="",
+        created_at=attempt.created_at,
+    )
+
+
+def controller_view(controller: RecordedController, with_errors: bool) -> ControllerView:
     """View of the controller that recorded the cluster."""
     errors = [
         ContainedView(**{**asdict(error), "study_id": error.study_id or None}) for error in reversed(controller.errors)
     ]
+    errors = errors if with_errors else []
     return ControllerView(host=controller.host, pid=controller.pid, since=controller.since, errors=errors)
 
 

@@ -129,6 +129,8 @@ class StudyView(View):
     ]
     best: Annotated[Best | None, Field(description="null with several objectives, see `front`")]
     device_seconds: Annotated[float, Field(description="seconds × devices that its attempts have held so far")]
+    owner: Annotated[str, Field(description="user who submitted it; empty if there were no users")]
+    project: str
     created_at: Time
     finished_at: Time | None
 
@@ -167,6 +169,6 @@ def study_detail(study: Study, summary: Summary, last_event_id: int) -> StudyDet
 
 
 def _study_fields(study: Study) -> dict[str, Any]:
-    names = ("id", "name", "reason", "spec", "created_at", "finished_at")
+    names = ("id", "name", "reason", "spec", "owner", "project", "created_at", "finished_at")
     fields = {name: getattr(study, name) for name in names} | {"state": seen_state(study.state, study.spec)}
     return fields | {"warnings": list(study.warnings), "has_files": study.code is not None}

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from scamp import __version__
 from scamp.cli import interrupts
+from scamp.cli.accounts import app as accounts
 from scamp.cli.exchanging import app as exchanging
 from scamp.cli.following import CHECKING, tail, warn, word_of
 from scamp.cli.progress import EXPLAINED, closing_words, leaderboard, listed_line, live_view, reasons
@@ -283,5 +284,6 @@ def delete(
 
 
 app.add_typer(exchanging)
+app.add_typer(accounts)
 app.add_typer(trial_files)
 app.add_typer(what_if)

@@ -17,7 +17,7 @@ def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Observa
     """The trials of earlier studies that count as history of this one. Raises ``SearchEnded`` for what is not there."""
     studies = []
     for earlier in spec.search.history:
-        study = _earlier_study(store, study_id, earlier.study)
+        study = _earlier_study(store, store.studies.get(study_id), earlier.study)
         if study is None:
             raise SearchEnded(f"search.history names the study {earlier.study!r}, and there is none before this one")
         theirs, ours = Objectives.of_spec(study.spec), spec.every_objective
@@ -27,10 +27,11 @@ def earlier_of(store: Store, study_id: int, spec: StudySpec) -> Sequence[Observa
     return earlier_trials(spec, studies)
 
 
-def _earlier_study(store: Store, study_id: int, name_or_id: str | int) -> Study | None:
-    """The newest study before this one with the name or id ``name_or_id``."""
-    before = study_id
-    while page := store.studies.page(after=before, newest_first=True):
+def _earlier_study(store: Store, later: Study, name_or_id: str | int) -> Study | None:
+    """The newest study before ``later`` with the name or id ``name_or_id``; in its project, if it is a user's."""
+    before = later.id
+    projects = [later.project] if later.owner else None
+    while page := store.studies.page(after=before, newest_first=True, projects=projects):
         for study in page:
             if name_or_id in (study.id, study.name):
                 return study

@@ -27,6 +27,7 @@ def _of_study(statement: sa.Select[Any]) -> sa.Select[Any]:
 _exists = schema.studies.c.state != StudyState.DELETED
 ONE_STUDY = select_fields(schema.studies, Study).where(schema.studies.c.id == bindparam("id"), _exists)
 SPEC = select(schema.studies.c.spec).where(schema.studies.c.id == bindparam("id"), _exists)
+PROJECT = select(schema.studies.c.project).where(schema.studies.c.id == bindparam("id"))
 STUDY_TOTALS = select(schema.studies.c.state, func.count()).where(_exists).group_by(schema.studies.c.state)
 
 ONE_TRIAL = select_trials().where(_trials.c.id == bindparam("id"))
@@ -229,13 +230,17 @@ IDENTITY = select(schema.identity.c.name)
 
 
 @cache
-def studies(live: bool, newest_first: bool, bounded: bool) -> sa.Select[Any]:
-    """A page of studies; ``bounded`` compares their ids with the parameter ``after``."""
+def studies(live: bool, newest_first: bool, filters: frozenset[str]) -> sa.Select[Any]:
+    """A page of studies; ``filters`` are parameters: ``after``, ``owner`` and ``projects``."""
     column = schema.studies.c.id
     statement = select_fields(schema.studies, Study).where(_exists).limit(bindparam("limit"))
     if live:
         statement = statement.where(one_of(schema.studies.c.state, *sorted(LIVE_STUDIES)))
-    if bounded:
+    if "owner" in filters:
+        statement = statement.where(schema.studies.c.owner == bindparam("owner"))
+    if "projects" in filters:
+        statement = statement.where(schema.studies.c.project.in_(bindparam("projects", expanding=True)))
+    if "after" in filters:
         statement = statement.where(column < bindparam("after") if newest_first else column > bindparam("after"))
     return statement.order_by(column.desc() if newest_first else column)
 

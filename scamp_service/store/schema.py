@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
 from placement.model import Offer
+from scamp_service.access.model import AuditEntry, Role, Token, User
 from scamp_service.model import Attempt, Choice, Event, Json, LogLine, Metric, Sized, Study, Trial
 from scamp_service.store.tallies import Measurements
 
@@ -365,6 +366,42 @@ logs = Table(
     ForeignKeyConstraint(["trial_id", "attempt"], _OF_ATTEMPT, name="fk_logs_attempt"),
     UniqueConstraint("trial_id", "attempt", "rank", "seq", name="uq_logs_line"),
     Index("ix_scamp_logs_trial", "trial_id", "id"),
+)
+
+users = Table(
+    "scamp_users",
+    metadata,
+    *_columns(
+        User,
+        Column("id", Key, primary_key=True),
+        Column("name", sa.String(100), nullable=False, unique=True),
+        Column("password", sa.Text),  # its Argon2 hash
+    ),
+)
+
+members = Table(
+    "scamp_members",
+    metadata,
+    Column("user_id", Key, ForeignKey("scamp_users.id"), primary_key=True, autoincrement=False),
+    Column("project", sa.String(200), primary_key=True),
+    Column("role", Word(Role), nullable=False),
+)
+
+tokens = Table(
+    "scamp_tokens",
+    metadata,
+    *[column for column in _columns(Token, Column("id", Key, primary_key=True)) if column.name != "user"],
+    Column("user_id", Key, ForeignKey("scamp_users.id"), nullable=False, index=True),
+    Column("sha256", sa.String(64), nullable=False, unique=True),
+    Column("parent_id", Key),  # of the token with which a session began
+)
+
+audit = Table(
+    "scamp_audit",
+    metadata,
+    *_columns(AuditEntry, Column("id", Key, primary_key=True)),
+    Index("ix_scamp_audit_study", "study_id", "id"),
+    Index("ix_scamp_audit_actor", "actor", "id"),
 )
 
 events = Table(

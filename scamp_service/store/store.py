@@ -12,9 +12,13 @@ import secrets
 from contextlib import AbstractContextManager
 from copy import copy
 
+from scamp_service.access.model import Actor
 from scamp_service.model import Json, Lease
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
+from scamp_service.store.access.audit import Audit
+from scamp_service.store.access.tokens import Tokens
+from scamp_service.store.access.users import Users
 from scamp_service.store.database import Database
 from scamp_service.store.parts.attempts import Attempts
 from scamp_service.store.parts.blobs import Blobs
@@ -43,6 +47,7 @@ class Store:
     - ``table``: the table of a study's trials, for the API
     - ``external``: studies and trials that other programs run through Optuna. No lease fences these writes.
     - ``removals``: what the sweeper removes
+    - ``users``, ``tokens`` and ``audit``: who may do what, and who did what
     """
 
     def __init__(self, url: str) -> None:
@@ -53,14 +58,14 @@ class Store:
         """
         self._compose(Database(url))
 
-    def _compose(self, database: Database, fence: Json | None = None) -> None:
+    def _compose(self, database: Database, fence: Json | None = None, actor: Actor | None = None) -> None:
         self._database = database
-        self.studies = Studies(database, fence)
+        self.studies = Studies(database, fence, actor)
         self.trials = Trials(database, fence)
         self.attempts = Attempts(database, fence)
         self.reports = Reports(database, fence)
         self.counts = Counts(database)
-        self.requests = Requests(database, fence)
+        self.requests = Requests(database, fence, actor)
         self.blobs = Blobs(database, fence)
         self.events = Events(database)
         self.leases = Leases(database)
@@ -68,12 +73,21 @@ class Store:
         self.table = TrialTable(database)
         self.external = External(database)
         self.removals = Removals(database, fence)
+        self.users = Users(database, actor=actor)
+        self.tokens = Tokens(database, actor=actor)
+        self.audit = Audit(database)
 
     def fenced(self, name: str, lease: Lease) -> Store:
         """This store for the holder of a lease: each of its writes raises ``Deposed`` once another one has taken it."""
         fenced = copy(self)
         fenced._compose(self._database, lease_params(name, lease))
         return fenced
+
+    def acting(self, actor: Actor) -> Store:
+        """This store for somebody who asks for changes, which the audit log then has with the name and address."""
+        acting = copy(self)
+        acting._compose(self._database, actor=actor)
+        return acting
 
     def close(self) -> None:
         """Close all connections to the database."""

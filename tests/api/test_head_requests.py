@@ -28,7 +28,7 @@ def test_head_of_a_stream_and_of_a_file_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_a_failure_before_the_answer_is_a_problem_for_head_too(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api.store.studies, "page", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(type(api.store.studies), "page", lambda *_, **__: 1 / 0)
     assert api.request("HEAD", "/v1/studies").status_code == 500
 
 

@@ -18,7 +18,7 @@ def test_an_error_of_ours_shows_nothing_of_our_insides(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("a secret at /home/somebody")
 
-    monkeypatch.setattr(api.store.studies, "page", broken)
+    monkeypatch.setattr(type(api.store.studies), "page", broken)
     answer = api.get("/v1/studies", headers={"Authorization": "Bearer hidden-from-logs"})
     assert answer.status_code == 500
     assert answer.json() == {

@@ -144,9 +144,9 @@ def test_many_clients_are_served_by_one_poller_and_each_event_is_encoded_once(
         polls.append(time.monotonic())
         return events(**options)
 
-    def counted_encode(event: Event) -> sse.Encoded:
+    def counted_encode(event: Event, project: str) -> sse.Encoded:
         encoded.append(event.id)
-        return encode(event)
+        return encode(event, project)
 
     monkeypatch.setattr(store.events, "page", counted_events)
     monkeypatch.setattr(sse, "encode", counted_encode)
@@ -227,7 +227,7 @@ def test_a_chunk_that_is_not_taken_in_time_ends_the_stream(
         await asyncio.Event().wait()
 
     async def run() -> None:
-        hub = EventHub(store.events)
+        hub = EventHub(store.events, store.studies)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await sse.EventStream(hub.follow(None, None)).stream_response(never)
         assert hub.num_clients == 0
@@ -260,7 +260,7 @@ def test_a_client_behind_what_is_kept_is_served_from_the_database_without_a_gap(
     monkeypatch.setattr(sse, "REPLAY_PAGE", 3)
 
     async def run() -> None:
-        hub = EventHub(store.events)
+        hub = EventHub(store.events, store.studies)
         first, slow = hub.follow(0, None), hub.follow(0, None)
         assert await take(first, 0) == []
         await anext(first), await anext(slow)
@@ -281,7 +281,7 @@ def test_a_quiet_stream_is_kept_alive_by_comments_that_carry_the_position(
     create(store)
 
     async def run() -> None:
-        stream = EventHub(store.events).follow(None, None)
+        stream = EventHub(store.events, store.studies).follow(None, None)
         assert b"id: 1\n" in await anext(stream)
         assert await anext(stream) == b": keepalive\nid: 1\n\n"
         await stream.aclose()
@@ -299,7 +299,7 @@ def test_a_database_that_is_away_delays_events_and_loses_none(store: Store, monk
 
     async def run() -> None:
         nonlocal away
-        stream = EventHub(store.events).follow(None, None)
+        stream = EventHub(store.events, store.studies).follow(None, None)
         await anext(stream)
         monkeypatch.setattr(store.events, "page", sometimes)
         create(store)
@@ -318,7 +318,7 @@ def test_a_poller_that_fails_ends_the_streams_so_that_clients_come_again(
         raise RuntimeError("a bug")
 
     async def run() -> None:
-        hub = EventHub(store.events)
+        hub = EventHub(store.events, store.studies)
         stream = hub.follow(None, None)
         await anext(stream)
         with monkeypatch.context() as patched:
@@ -336,7 +336,7 @@ def test_a_poller_that_fails_ends_the_streams_so_that_clients_come_again(
 
 def test_closing_the_hub_ends_every_stream(store: Store) -> None:
     async def run() -> None:
-        hub = EventHub(store.events)
+        hub = EventHub(store.events, store.studies)
         stream = hub.follow(None, None)
         await anext(stream)
         asyncio.get_running_loop().call_later(0.2, hub.close)

@@ -101,9 +101,9 @@ def served(settings: Settings) -> Iterator[tuple[str, Store]]:
         assert not thread.is_alive(), "the API did not stop"
 
 
-def fill(store: Store, num_trials: int = 3) -> Study:
+def fill(store: Store, num_trials: int = 3, **fields: Any) -> Study:
     """A study whose trial 0 has completed, trial 1 runs on a device, and the rest wait."""
-    study = store.studies.create(full_spec(), now=time.time())
+    study = store.studies.create(full_spec(**fields), now=time.time())
     store.trials.create(
         study.id, [(number, {"lr": 0.01 * (number + 1)}) for number in range(num_trials)], now=time.time()
     )
@@ -161,10 +161,10 @@ def end(store: Store, trial_id: int) -> None:
     assert store.trials.move(trial_id, TrialState.RUNNING, 1, TrialState.COMPLETED, now=time.time())
 
 
-def full_spec() -> Json:
+def full_spec(**fields: Any) -> Json:
     from scamp_service.study.parse import parse_study
 
-    return parse_study(SPEC).to_json()
+    return parse_study({**SPEC, **fields}).to_json()
 
 
 WORKLOAD = """

@@ -6,6 +6,7 @@ An event is the last statement of its transaction (see ``Database.order_commits`
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from scamp_service.access.model import Actor
 from scamp_service.errors import Deposed, NotFound
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Attempt, Json
@@ -25,6 +27,8 @@ from scamp_service.store.rows import values_of
 from scamp_service.store.tallies import COLOCATED, RANKS, difference, measure_trial, trial_tallies
 
 Value = TypeVar("Value")
+
+_RECORD = sa.insert(schema.audit)
 
 
 class Part:
@@ -64,10 +68,13 @@ class Part:
 class WritingPart(Part):
     """A part of the store that also writes."""
 
-    def __init__(self, database: Database, fence: Json | None = None) -> None:
-        """With a ``fence``, only the holder of that lease may write: see ``Store.fenced``."""
+    def __init__(self, database: Database, fence: Json | None = None, actor: Actor | None = None) -> None:
+        """With a ``fence``, only the holder of that lease may write: see ``Store.fenced``.
+
+        The changes that an ``actor`` asks for are recorded in the audit log: see ``Store.acting``.
+        """
         super().__init__(database)
-        self._fence = fence or {}
+        self._fence, self._actor = fence or {}, actor
 
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
@@ -76,6 +83,12 @@ class WritingPart(Part):
             if self._fence and connection.execute(sql.HOLDS_LEASE, self._fence).first() is None:
                 raise Deposed("another controller leads now")
             yield connection
+
+    def _record(self, connection: sa.Connection, action: str, study_id: int | None = None, **detail: Any) -> None:
+        """Write to the audit log what is about to be committed for an actor; events come after it."""
+        if self._actor:
+            row = {"time": time.time(), "actor": self._actor.name, "address": self._actor.address}
+            connection.execute(_RECORD, {**row, "action": action, "study_id": study_id, "detail": detail})
 
     def _tally(
         self, connection: sa.Connection, study_id: int, changes: Mapping[str, float], is_largest: bool = False

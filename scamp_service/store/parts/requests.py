@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam, select
 
+from scamp_service.access.model import Actor
 from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.lifecycle import (
     LIMIT_RAISED,
@@ -99,8 +100,8 @@ _KNOWN = select(_A.c.value).where(_A.c.study_id == bindparam("study_id"), _A.c.n
 class Requests(WritingPart):
     """The methods of the store for requests of users about a study."""
 
-    def __init__(self, database: Database, fence: Json | None = None) -> None:
-        super().__init__(database, fence)
+    def __init__(self, database: Database, fence: Json | None = None, actor: Actor | None = None) -> None:
+        super().__init__(database, fence, actor)
         self._studies, self._counts = Studies(database), Counts(database)
 
     def enqueue(self, study_id: int, candidates: Sequence[Json], key: str, *, now: float) -> list[int]:
@@ -131,6 +132,7 @@ class Requests(WritingPart):
             numbers = [change.number for change in new]
             row = {"study_id": study_id, "is_system": False, "name": name, "value": numbers}
             connection.execute(sa.insert(_A), row)
+            self._record(connection, "enqueue", study_id, trials=numbers)
             if study.state is StudyState.COMPLETED:
                 connection.execute(_RUN_AGAIN, {"_id": study_id, "_spec": study.spec})
             num_new = float(len(new))
@@ -160,6 +162,7 @@ class Requests(WritingPart):
             if reached:
                 raise Conflict(f"study {study_id} would end at once: {reached.why}; {reached.remedy}")
             connection.execute(_RUN_AGAIN, {"_id": study_id, "_spec": spec.to_json()})
+            self._record(connection, "extend", study_id, **limits)
             if study.state is StudyState.COMPLETED and not self._continue_cancelled(connection, study, now):
                 _expect_more_candidates(study, spec, num_proposed)
             self._emit_study(connection, study_id, study.name, seen_state(StudyState.RUNNING, study.spec), now=now)
@@ -187,6 +190,7 @@ class Requests(WritingPart):
                 raise Conflict(f"study {study_id} would end at once: {reached.why}; {remedy}")
             if study.state is not StudyState.RUNNING:
                 connection.execute(_RUN_AGAIN, {"_id": study_id, "_spec": study.spec})
+            self._record(connection, "retry", study_id, trials=failed)
             keys = [{"_study_id": study_id, "_number": number} for number in failed]
             retried = [connection.execute(_RETRY, key).one() for key in keys]
             num_retried = float(len(retried))
@@ -238,6 +242,7 @@ class Requests(WritingPart):
             connection.execute(_DELETE_TALLIES, {"_id": study_id})
             connection.execute(_DELETE_ATTRIBUTES, {"_id": study_id})
             if connection.execute(_DELETE, {"_id": study_id}).first():
+                self._record(connection, "delete", study_id, name=row.name)
                 self._emit_study(connection, study_id, row.name, StudyState.DELETED, now=now)
 
     def _locked_study(self, connection: sa.Connection, study_id: int) -> Any:
@@ -252,6 +257,7 @@ class Requests(WritingPart):
         spec = parse_study({**study.spec, **fields}).to_json()
         if spec != study.spec:
             connection.execute(_SET_SPEC, {"_id": study.id, "_spec": spec})
+            self._record(connection, "change", study.id, **fields)
             self._emit_study(connection, study.id, study.name, seen_state(study.state, spec), now=now)
 
     def _limit_reached(self, study: Study, spec: StudySpec, now: float) -> Reached | None:

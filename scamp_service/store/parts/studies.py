@@ -42,6 +42,8 @@ class Studies(WritingPart):
             "idempotency_key": idempotency_key,
             "body_sha256": _body_sha256(request or spec, code),
             "warnings": list(warnings),
+            "owner": self._actor.name if self._actor else "",
+            "project": spec.get("project", ""),
         }
         with self._write() as connection:
             if code is not None and not connection.execute(sql.HAS_BLOB, {"sha256": code}).first():
@@ -50,6 +52,7 @@ class Studies(WritingPart):
                 self._insert_new(schema.studies, "idempotency_key", returns="id"), row
             ).scalar()
             if study_id is not None:
+                self._record(connection, "submit", study_id, name=spec["name"], project=row["project"])
                 self._emit_study(connection, study_id, spec["name"], seen_state(StudyState.RUNNING, spec), now=now)
             else:
                 study_id = _expect_same(connection.execute(sql.BY_KEY, {"key": idempotency_key}).one(), row)
@@ -93,6 +96,7 @@ class Studies(WritingPart):
             statement = sql.move_study(states, to not in LIVE_STUDIES)
             moved = connection.execute(statement, {"_id": study_id, **changes}).first()
             if moved:
+                self._record(connection, "stop" if to is StudyState.STOPPING else to.value.lower(), study_id)
                 self._emit_study(connection, study_id, moved.name, to, now=now)
         return moved is not None
 
@@ -116,12 +120,24 @@ class Studies(WritingPart):
             raise no_study(study_id)
         return study
 
-    def page(self, *, after: int = 0, limit: int = 100, live: bool = False, newest_first: bool = False) -> list[Study]:
+    def page(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        live: bool = False,
+        newest_first: bool = False,
+        owner: str | None = None,
+        projects: Sequence[str] | None = None,
+    ) -> list[Study]:
         """Studies with id > ``after``, by ascending id; with ``live`` only those RUNNING or STOPPING.
 
-        With ``newest_first`` studies with id < ``after`` (0: from the newest), by descending id.
+        With ``newest_first`` studies with id < ``after`` (0: from the newest), by descending id. Only those of an
+        ``owner``, and in these ``projects``, where they are not None.
         """
-        return self._all(Study, queries.studies(live, newest_first, after > 0), after=after, limit=limit)
+        filters = {"after": after or None, "owner": owner, "projects": projects}
+        present = {name: value for name, value in filters.items() if value is not None}
+        return self._all(Study, queries.studies(live, newest_first, frozenset(present)), limit=limit, **present)
 
     def live(self) -> Iterator[Study]:
         """Yield all studies that are RUNNING or STOPPING, by ascending id."""
@@ -131,8 +147,8 @@ class Studies(WritingPart):
             after = page[-1].id
 
     def project(self, study_id: int) -> str:
-        """The project of a study; empty if it has none, or does not exist."""
-        return str((self._value(queries.SPEC, id=study_id) or {}).get("project", ""))
+        """The project of a study, also of one that is deleted; empty if it has none, or there is none."""
+        return str(self._value(queries.PROJECT, id=study_id) or "")
 
 
 def _expect_same(stored: Any, row: Mapping[str, Any]) -> int:

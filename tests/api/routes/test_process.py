@@ -107,7 +107,7 @@ def test_a_database_that_cannot_be_read_is_reported_by_ready_and_by_every_answer
         raise Unavailable("the database cannot be reached")
 
     monkeypatch.setattr(api.store.leases, "age", broken)
-    monkeypatch.setattr(api.store.studies, "page", broken)
+    monkeypatch.setattr(type(api.store.studies), "page", broken)
     ready, studies = api.get("/readyz"), api.get("/v1/studies")
     assert (ready.status_code, ready.json()["database"]) == (503, "the database cannot be reached")
     assert (studies.status_code, studies.json()["detail"]) == (503, "the database cannot be reached")

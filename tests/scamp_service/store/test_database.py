@@ -39,7 +39,7 @@ import sqlalchemy as sa
 from alembic import op
 revision, down_revision, branch_labels, depends_on = "9000", "{newest}", None, None
 def upgrade():
-    op.add_column("scamp_studies", sa.Column("owner", sa.String(20)))
+    op.add_column("scamp_studies", sa.Column("colour", sa.String(20)))
 """
 
 
@@ -63,7 +63,7 @@ def test_a_later_version_upgrades_the_database_and_keeps_its_studies(
     second = Store(shared_url)
     assert second.studies.page() == [study]
     with second._database.read() as connection:
-        assert connection.exec_driver_sql("SELECT owner FROM scamp_studies").scalars().all() == [None]
+        assert connection.exec_driver_sql("SELECT colour FROM scamp_studies").scalars().all() == [None]
         assert connection.execute(sa.select(schema.version.c.version_num)).scalars().all() == ["9000"]
     second.close()
 

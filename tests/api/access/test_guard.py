@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from api import auth
-from api.auth import FailedLogins, check_settings, session_of
+from api.access import login
+from api.access.guard import check_settings
+from api.access.login import FailedLogins
+from api.access.sessions import session_of
 from scamp_service.errors import Refused
 from scamp_service.settings import Settings
 from tests.services.serving import SPEC, InProcess, settings_in
@@ -86,7 +88,7 @@ def test_a_browser_logs_in_by_a_form_and_keeps_a_cookie_that_is_not_the_token(gu
 def test_a_wrong_token_in_the_form_says_so_and_sets_no_cookie(guarded: InProcess) -> None:
     answer = guarded.post("/login", data={"token": "wrong", "next": "/"})
     assert answer.status_code == 401
-    assert "This is not the token" in answer.text and "set-cookie" not in answer.headers
+    assert "This token is wrong" in answer.text and "set-cookie" not in answer.headers
 
 
 @pytest.mark.parametrize(
@@ -244,18 +246,18 @@ def test_every_page_has_a_button_to_log_out_only_where_a_login_is_needed(guarded
 
 
 def test_whoever_guesses_has_to_wait_and_others_do_not(proxied: InProcess) -> None:
-    def login(token: str, address: str) -> int:
+    def status(token: str, address: str) -> int:
         headers = {**PROXIED, "X-Forwarded-For": address}
         return proxied.post("/login", data={"token": token}, headers=headers).status_code
 
-    assert [login("wrong", "203.0.113.1") for _ in range(auth.MOST_FAILED)] == [401] * auth.MOST_FAILED
-    assert login(TOKEN, "203.0.113.1") == 429
-    assert login(TOKEN, "203.0.113.2") == 303
+    assert [status("wrong", "203.0.113.1") for _ in range(login.MOST_FAILED)] == [401] * login.MOST_FAILED
+    assert status(TOKEN, "203.0.113.1") == 429
+    assert status(TOKEN, "203.0.113.2") == 303
 
 
 def test_after_a_minute_one_may_try_again() -> None:
     failed = FailedLogins()
-    for _ in range(auth.MOST_FAILED):
+    for _ in range(login.MOST_FAILED):
         failed.add("a", 100.0)
     assert failed.wait_seconds("a", 130.0) == 30.0
     assert failed.wait_seconds("a", 161.0) == 0.0

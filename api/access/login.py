@@ -1,0 +1,144 @@
+"""The login page, which exchanges a token, or the name and password of a user, for a session cookie."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from html import escape
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from api.access.sessions import COOKIE, SESSION_SECONDS, session_of
+from api.problems import read_body
+from scamp_service.access.model import Actor
+from scamp_service.access.passwords import is_password
+from scamp_service.errors import Unavailable
+from scamp_service.settings import Settings
+from scamp_service.store.store import Store
+
+MOST_FAILED = 10
+WINDOW_SECONDS = 60.0
+MOST_CLIENTS = 10_000
+_WRONG_TOKEN = "This token is wrong, has expired or was revoked."
+_WRONG_PASSWORD = "Name or password is wrong. To log in with a token, leave the name empty."
+_USER = """<p><label for="user">Name (empty for a token)</label> <input id="user" name="user" autofocus
+autocomplete="username"></p>"""
+
+
+class FailedLogins:
+    """Counts wrong tokens and passwords by client address and by user, to slow down guessing."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, tuple[float, int]] = {}
+
+    def wait_seconds(self, client: str, now: float) -> float:
+        """Seconds until this client may try again; 0 when it may now."""
+        began, number = self._failed.get(client, (now, 0))
+        return max(0.0, began + WINDOW_SECONDS - now) if number >= MOST_FAILED else 0.0
+
+    def add(self, client: str, now: float) -> None:
+        """Count a wrong token or password."""
+        if len(self._failed) >= MOST_CLIENTS:
+            self._failed = {name: entry for name, entry in self._failed.items() if now - entry[0] < WINDOW_SECONDS}
+        if len(self._failed) >= MOST_CLIENTS:
+            self._failed.clear()  # bounded memory matters more: the token is not a word that guessing finds
+        began, number = self._failed.get(client, (now, 0))
+        self._failed[client] = (began, number + 1) if now - began < WINDOW_SECONDS else (now, 1)
+
+
+def login_router(settings: Settings, store: Store) -> APIRouter:
+    """Routes of the login page and of the button to log out."""
+    router = APIRouter(include_in_schema=False)
+    failed = FailedLogins()
+
+    @router.get("/login")
+    def login_page(target: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
+        return _login_page(_local(target), "", _has_users(store))
+
+    @router.post("/login")
+    async def login(request: Request) -> Response:
+        form = parse_qs((await read_body(request, 8192)).decode("utf-8", "replace"))
+        target, has_users = _local(form.get("next", ["/"])[0]), await run_in_threadpool(_has_users, store)
+        name, secret = form.get("user", [""])[0].strip(), form.get("token", [""])[0].strip()
+        client = request.client.host if request.client else ""
+        guessed = [client, *([f"user {name}"] if name else [])]
+        if wait := max(failed.wait_seconds(key, time.monotonic()) for key in guessed):
+            words = f"Too many wrong attempts. Try again in {wait:.0f} seconds."
+            return _login_page(target, words, has_users, 429, {"Retry-After": str(max(1, round(wait)))})
+        session = await run_in_threadpool(session_for, name, secret, client)
+        if session is None:
+            for key in guessed:
+                failed.add(key, time.monotonic())
+            return _login_page(target, _WRONG_PASSWORD if name else _WRONG_TOKEN, has_users)
+        answer = RedirectResponse(target, 303)
+        secure = request.url.scheme == "https"
+        answer.set_cookie(
+            COOKIE, session, max_age=SESSION_SECONDS, httponly=True, samesite="strict", secure=secure, path="/"
+        )
+        return answer
+
+    def session_for(name: str, secret: str, address: str) -> str | None:
+        """Value of the cookie for this name and password, or for this token without a name; None if it is wrong."""
+        now = time.time()
+        expires_at = now + SESSION_SECONDS
+        if name:
+            if not is_password(secret, store.users.password(name)):
+                return None
+            tokens = store.acting(Actor(name, address)).tokens
+            return tokens.create(name, "browser", expires_at=expires_at, is_session=True, now=now)[1]
+        if settings.api_token and hmac.compare_digest(_digest(secret), _digest(settings.api_token)):
+            return session_of(secret, int(expires_at))
+        return store.tokens.begin_session(secret, address, expires_at=expires_at, now=now)
+
+    @router.post("/logout")
+    def logout(request: Request) -> Response:
+        store.tokens.log_out(request.cookies.get(COOKIE, ""), now=time.time())
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(COOKIE, httponly=True, samesite="strict", path="/")
+        return answer
+
+    return router
+
+
+def _has_users(store: Store) -> bool:
+    try:
+        return store.users.exist()
+    except Unavailable:  # the shared token still lets one in
+        return False
+
+
+def _login_page(
+    target: str, wrong: str, has_users: bool, status: int = 401, headers: Mapping[str, str] | None = None
+) -> HTMLResponse:
+    secret = "Password, or a token" if has_users else "API token"
+    user = _USER if has_users else '<input name="username" value="scamp" autocomplete="username" hidden>'
+    html = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Log in · ScaMP</title><link rel="stylesheet" href="/static/current/style.css">
+<link rel="icon" href="/static/current/favicon.svg" type="image/svg+xml"></head>
+<body class="login"><main><h1>ScaMP</h1>
+<form method="post" action="/login">
+{user}
+<p><label for="token">{secret}</label> <input id="token" name="token" type="password" required
+autocomplete="current-password"></p>
+<input type="hidden" name="next" value="{escape(target)}">
+{f'<p role="alert">{escape(wrong)}</p>' if wrong else ""}
+<p><button type="submit">Log in</button></p>
+</form></main></body></html>
+"""
+    return HTMLResponse(html, status if wrong else 200, {"Cache-Control": "no-store", **(headers or {})})
+
+
+def _local(target: str) -> str:
+    """Path to redirect to after login: ``target``, or ``/`` when it would lead to another site."""
+    return target if target.startswith("/") and not target.startswith(("//", "/\\")) else "/"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,1 @@
+"""Who may do what: users, their roles in projects, their tokens and passwords."""

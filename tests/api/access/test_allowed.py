@@ -1,0 +1,189 @@
+"""Who may read and change what: every address of the API, asked with every kind of credentials."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import iter_route_contexts
+
+from scamp_service.access.model import Role, UserKind
+from scamp_service.store.store import Store
+from tests.services.serving import InProcess, fill, full_spec, settings_in
+
+SHARED = "0123456789abcdef-shared"
+OPEN = {"/healthz", "/readyz", "/login", "/logout", "/static/{version}/{path:path}"}
+OF_ALL = {"/metrics", "/v1/users", "/v1/audit", "/v1/audit.csv"}
+"""Only for those who may read everything, or partly."""
+ANYBODY = {"/", "/new", "/compare", "/cluster", "/openapi.json", "/v1/me", "/v1/cluster", "/v1/cluster/what-if"}
+ANYBODY |= {"/v1/studies", "/v1/tokens", "/v1/users", "/v1/events"}
+"""What everybody with credentials may read, each the own part."""
+
+
+def secret_of(store: Store, user: str, *, role: Role = Role.ADMIN, project: str | None = None, **options: Any) -> str:
+    return store.tokens.create(user, "a test", role, project, now=time.time(), **options)[1]
+
+
+class Team:
+    """A service with users of every kind, and a study in each of two projects."""
+
+    def __init__(self, folder: Path) -> None:
+        self.api = InProcess(settings_in(folder, api_token=SHARED))
+        self.store = store = self.api.store
+        now = time.time()
+        store.users.create("root", is_admin=True, now=now)
+        for name, project, role in (
+            ("viewer", "vision", Role.VIEWER),
+            ("editor", "vision", Role.EDITOR),
+            ("keeper", "vision", Role.ADMIN),
+            ("other", "speech", Role.ADMIN),
+        ):
+            store.users.create(name, now=now)
+            store.users.grant(name, project, role)
+        store.users.create("robot", UserKind.SERVICE, now=now)
+        store.users.grant("robot", "vision", Role.EDITOR)
+        store.users.create("nobody", now=now)
+        self.study = fill(store, project="vision")
+        self.secrets = {name: secret_of(store, name) for name in ("root", "viewer", "editor", "keeper", "other")}
+        self.secrets |= {name: secret_of(store, name) for name in ("robot", "nobody")} | {"shared": SHARED}
+        self.secrets["reader"] = secret_of(store, "editor", role=Role.VIEWER)
+        self.secrets["elsewhere"] = secret_of(store, "root", project="speech")
+        token, self.secrets["revoked"] = store.tokens.create("root", "lost", now=now)
+        store.tokens.revoke(token.id, now=now)
+        self.secrets["expired"] = store.tokens.create("root", "old", expires_at=now - 10, now=now - 20)[1]
+        store.users.create("gone", is_admin=True, now=now)
+        self.secrets["disabled"] = secret_of(store, "gone")
+        store.users.change("gone", is_disabled=True, now=now)
+        self.secrets["wrong"] = "scamp_" + "x" * 43
+
+    def ask(self, who: str, method: str, path: str, **options: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.secrets[who]}"} if who else {}
+        return self.api.request(method, path, headers=headers | options.pop("headers", {}), **options)
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    team = Team(tmp_path_factory.mktemp("team"))
+    yield team
+    team.api.close()
+
+
+def addresses(team: Team) -> list[tuple[str, str, str]]:
+    """(method, route, address) of everything that the app answers, about the study of the team."""
+    values = {"study_id": team.study.id, "number": 0, "name:path": "a.txt", "name": "editor", "project": "vision"}
+    values |= {"token_id": 999_999, "version": "current", "path:path": "style.css"}
+    of_all: list[tuple[str, str, str]] = []
+    for route in iter_route_contexts(team.api.app.routes):
+        template = path = route.path or ""
+        for name, value in values.items():
+            path = path.replace("{" + name + "}", str(value))
+        query = "?add=1xA100-40" if "what-if" in path else ""
+        of_all += [(method, template, path + query) for method in sorted(route.methods or ()) if method != "HEAD"]
+    return of_all
+
+
+BAD = ("", "wrong", "expired", "revoked", "disabled")
+
+
+def test_nothing_but_health_and_the_login_is_open_without_valid_credentials(team: Team) -> None:
+    for who in BAD:
+        for method, route, path in addresses(team):
+            answer = team.ask(who, method, path)
+            is_refused = answer.status_code == 401 and "www-authenticate" in answer.headers
+            assert is_refused is (route not in OPEN), (who, method, path, answer.status_code)
+
+
+@pytest.mark.parametrize("who", ["nobody", "other", "elsewhere"])
+def test_whoever_has_no_role_in_a_project_does_not_learn_of_its_studies(team: Team, who: str) -> None:
+    of_study = [entry for entry in addresses(team) if "{study_id}" in entry[1]]
+    assert len(of_study) > 30
+    for method, _, path in of_study:
+        answer = team.ask(who, method, path)
+        assert answer.status_code == 404, (method, path)
+        assert answer.json()["detail"] == f"there is no study {team.study.id}; `scamp list` shows all studies"
+    assert team.ask(who, "GET", "/v1/studies").json()["items"] == []
+    assert team.ask(who, "GET", "/v1/studies?project=vision").json()["items"] == []
+    cluster = team.ask(who, "GET", "/v1/cluster").json()
+    assert (cluster["num_waiting"], cluster["waiting"]) == (0, [])
+    assert [(gang["study_id"], gang["study_name"], gang["plan_text"]) for gang in cluster["gangs"]] == [(0, "", "")]
+    body = {"spec": full_spec(project="vision")}
+    assert team.ask(who, "POST", "/v1/studies", json=body).status_code == 403
+    with_code = {"spec": full_spec(project="speech"), "code_of": team.study.id}
+    assert team.ask(who, "POST", "/v1/studies", json=with_code).status_code in (403, 404)
+
+
+@pytest.mark.parametrize("who", ["viewer", "reader"])
+def test_a_viewer_reads_all_of_a_project_and_changes_nothing(team: Team, who: str) -> None:
+    for method, route, path in addresses(team):
+        if "{study_id}" not in route:
+            continue
+        status = team.ask(who, method, path).status_code
+        assert (status == 403) is (method != "GET"), (method, path, status)
+    assert team.ask(who, "POST", "/v1/studies", json={"spec": full_spec(project="vision")}).status_code == 403
+    assert [study["id"] for study in team.ask(who, "GET", "/v1/studies").json()["items"]] == [team.study.id]
+
+
+@pytest.mark.parametrize("who", ["viewer", "reader", "editor", "robot", "other", "nobody"])
+def test_only_admins_of_the_service_manage_users_and_read_the_audit_log(team: Team, who: str) -> None:
+    new = {"name": "mallory", "is_admin": True}
+    assert team.ask(who, "POST", "/v1/users", json=new).status_code == 403
+    assert team.ask(who, "PATCH", "/v1/users/keeper", json={"password": "a new password"}).status_code == 403
+    assert team.ask(who, "PATCH", f"/v1/users/{who}", json={"is_admin": True}).status_code in (403, 404)
+    assert team.ask(who, "POST", "/v1/tokens", json={"name": "t", "user": "root"}).status_code == 403
+    assert team.ask(who, "GET", "/v1/tokens?every=true").status_code == 403
+    for path in ("/v1/audit", "/v1/audit.csv", "/metrics"):
+        assert team.ask(who, "GET", path).status_code == 403
+    assert team.ask(who, "PUT", f"/v1/projects/vision/members/{who}", json={"role": "admin"}).status_code == 403
+    assert {user["name"] for user in team.ask(who, "GET", "/v1/users").json()} <= {who, "editor"}
+
+
+def test_an_admin_of_a_project_gives_roles_in_it_alone(team: Team) -> None:
+    grant = {"role": "viewer"}
+    assert team.ask("keeper", "PUT", "/v1/projects/vision/members/other", json=grant).status_code == 204
+    assert team.ask("other", "GET", f"/v1/studies/{team.study.id}").status_code == 200
+    assert team.ask("keeper", "PUT", "/v1/projects/vision/members/other", json={"role": None}).status_code == 204
+    assert team.ask("other", "GET", f"/v1/studies/{team.study.id}").status_code == 404
+    assert team.ask("keeper", "PUT", "/v1/projects/speech/members/keeper", json=grant).status_code == 403
+
+
+@pytest.mark.parametrize("who", ["shared", "root"])
+def test_an_admin_and_the_shared_token_may_read_all(team: Team, who: str) -> None:
+    for method, route, path in addresses(team):
+        if method == "GET" and route != "/v1/events":
+            assert team.ask(who, method, path).status_code not in (401, 403), path
+
+
+def test_every_address_that_is_not_of_a_study_is_known_here(team: Team) -> None:
+    routes = {route for _, route, _ in addresses(team) if "{study_id}" not in route}
+    managed = {"/v1/users/{name}", "/v1/projects/{project}/members", "/v1/projects/{project}/members/{name}"}
+    assert routes == OPEN | OF_ALL | ANYBODY | managed | {"/v1/tokens/{token_id}"}
+
+
+def test_a_limited_token_makes_no_other(team: Team) -> None:
+    for who in ("reader", "elsewhere"):
+        assert team.ask(who, "POST", "/v1/tokens", json={"name": "more"}).status_code == 403
+    answer = team.ask("editor", "POST", "/v1/tokens", json={"name": "less", "role": "viewer", "days": 1})
+    assert answer.status_code == 201
+    assert answer.json()["token"]["role"] == "viewer"
+
+
+def test_an_idempotency_key_is_ones_own(team: Team) -> None:
+    body, headers = {"spec": full_spec(project="vision")}, {"Idempotency-Key": "nightly"}
+    first = team.ask("editor", "POST", "/v1/studies", json=body, headers=headers).json()
+    same = team.ask("editor", "POST", "/v1/studies", json=body, headers=headers).json()
+    others = team.ask("robot", "POST", "/v1/studies", json=body, headers=headers).json()
+    assert same["id"] == first["id"] != others["id"]
+    assert (first["owner"], others["owner"]) == ("editor", "robot")
+    owned = team.ask("viewer", "GET", "/v1/studies?owner=robot").json()["items"]
+    assert [study["id"] for study in owned] == [others["id"]]
+    for study in (first, others):
+        assert team.ask("editor", "POST", f"/v1/studies/{study['id']}:stop").json()["reason"] == "stopped by editor"
+    changes = team.ask("viewer", "GET", f"/v1/studies/{others['id']}/changes").json()["items"]
+    assert [(change["actor"], change["action"], change["address"]) for change in changes] == [
+        ("editor", "stop", ""),
+        ("robot", "submit", ""),
+    ]
