@@ -13,8 +13,8 @@ import tarfile
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -28,9 +28,6 @@ from scamp.connection import Connection, JsonObject, staged
 from scamp.errors import InvalidInput, Unavailable
 from scamp.export import columns_of, trial_row
 from scamp.installed import installed_module
-from scamp.study_file import files_of, read_study
-from scamp.user_code.bundling import bundle_code
-from scamp.user_code.sent_class import bundle_class
 
 if TYPE_CHECKING:
     import pandas
@@ -77,6 +74,10 @@ class Client:
         A repeated request creates only one study. Raises ``InvalidInput``, ``Unavailable``, and ``Conflict`` when
         ``idempotency_key`` was used for another study.
         """
+        from scamp.study_file import files_of, read_study
+        from scamp.user_code.bundling import bundle_code
+        from scamp.user_code.sent_class import bundle_class
+
         if isinstance(spec, Path | str):
             file, spec = Path(spec), read_study(Path(spec))
             if code is None and (files := files_of(spec)):
@@ -128,16 +129,16 @@ class Client:
         """Let the trials of a paused study run again, and return it. Raises ``NotFound`` and ``Conflict``."""
         return self._http.change("POST", f"/v1/studies/{study_id}:resume")
 
-    def enqueue(self, study_id: int, *candidates: Mapping[str, Any]) -> list[int]:
+    def enqueue(self, study_id: int, *candidates: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> list[int]:
         """Try candidates in a study, in addition to its budget; returns the numbers of their trials.
 
-        A completed study runs again for them. Parameters that are left out are random. Raises ``InvalidInput``,
-        ``NotFound``, and ``Conflict`` for one that was stopped, has failed, or has reached a limit of its budget.
+        Candidates are given one by one, or as lists. Parameters that are left out are random. A completed study runs
+        again for them. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` for one that was stopped, has failed,
+        or has reached a limit of its budget.
         """
-        body, headers = (
-            {"candidates": [dict(candidate) for candidate in candidates]},
-            {"Idempotency-Key": str(uuid.uuid4())},
-        )
+        lists = ([each] if isinstance(each, Mapping) else each for each in candidates)
+        body = {"candidates": [dict(candidate) for candidate in chain.from_iterable(lists)]}
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
         answer = self._http.change("POST", f"/v1/studies/{study_id}/trials", json=body, headers=headers)
         return cast(list[int], answer["numbers"])
 

@@ -160,15 +160,16 @@ export function secondsSinceLaunch(trial, now = Date.now() / 1000) {
 }
 
 /**
- * Seconds in which a trial has run: the sum over its attempts; null before one has started.
- * @param {{started_at: number | null, ended_at: number | null}[]} attempts
+ * Seconds that attempts took from the launch, or with `started_at` from the start of the training; null without any.
+ * @param {{created_at: number, started_at: number | null, ended_at: number | null}[]} attempts
+ * @param {"created_at" | "started_at"} from
  * @param {number} [now] seconds since the epoch
  * @returns {number | null}
  */
-export function runSeconds(attempts, now = Date.now() / 1000) {
-  const started = attempts.filter((attempt) => attempt.started_at);
-  if (!started.length) return null;
-  return started.reduce((sum, attempt) => sum + (attempt.ended_at ?? now) - Number(attempt.started_at), 0);
+export function attemptSeconds(attempts, from, now = Date.now() / 1000) {
+  const begun = attempts.filter((attempt) => attempt[from]);
+  if (!begun.length) return null;
+  return begun.reduce((sum, attempt) => sum + (attempt.ended_at ?? now) - Number(attempt[from]), 0);
 }
 
 /**

@@ -12,6 +12,7 @@ from scamp.addresses import LocalService, is_own, local_service, remembered_port
 from scamp.cli.terminal import err, whole_number
 from scamp.errors import Unavailable
 from scamp.installed import has_server, installed_module
+from scamp.lean_imports import without
 
 if TYPE_CHECKING:
     from scamp.client import Client
@@ -30,7 +31,8 @@ def client_of(address: str, token: str, *, to_change: bool = False) -> Client:
     machine. Raises ``Unavailable`` if a change would reach a service of another data directory than the one that
     somebody chose.
     """
-    from scamp.client import Client  # imported here: httpx takes half a second
+    with without("httpx._main"):  # its command line, which imports click, rich and pygments
+        from scamp.client import Client  # imported here: httpx takes a tenth of a second
 
     if not address:
         local = local_service()

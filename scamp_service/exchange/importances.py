@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import optuna
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from scamp.lean_imports import without
 from scamp_service.exchange.frozen_trials import Freezer
 from scamp_service.exchange.known_trials import ABOVE_ALL_IDS
 from scamp_service.exchange.optuna_space import OptunaSpace
@@ -26,6 +27,9 @@ from scamp_service.model import Study
 from scamp_service.search.samplers.optuna_study import optuna_is_silent
 from scamp_service.store.store import Store
 from scamp_service.study.objectives import Objectives
+
+if TYPE_CHECKING:
+    from optuna.importance import PedAnovaImportanceEvaluator
 
 LEAST_TRIALS = 8
 """Trials with a value before importances say anything. PED-ANOVA compares the best tenth, at least two, with all."""
@@ -56,7 +60,7 @@ def importances(study: Study, store: Store) -> tuple[int, dict[str, float]]:
     names = _most_common(trials)
     with optuna_is_silent():  # it warns about parameters that few trials have
         shown = optuna.create_study(storage=_Shown(trials), directions=directions)
-        shares = PedAnovaImportanceEvaluator().evaluate(shown, names) if names else {}
+        shares = ped_anova().evaluate(shown, names) if names else {}
     total = sum(shares.values())
     return len(trials), {name: value / total for name, value in shares.items()} if total > 0 else {}
 
@@ -76,6 +80,13 @@ def replace_by_ranks(trials: Sequence[FrozenTrial], steps: Mapping[int, int], ob
     ranks = {key: rank for rank, key in enumerate(sorted(set(keys)))}
     for trial, its_key in zip(trials, keys, strict=True):
         trial.values = [float(ranks[its_key])]
+
+
+def ped_anova() -> PedAnovaImportanceEvaluator:
+    """PED-ANOVA, imported in a tenth of a second; with it Optuna imports other evaluators, which need scikit-learn."""
+    with without("sklearn"):
+        from optuna.importance import PedAnovaImportanceEvaluator
+    return PedAnovaImportanceEvaluator()
 
 
 def _most_common(trials: Sequence[FrozenTrial]) -> list[str]:

@@ -80,9 +80,15 @@ def test_only_one_of_two_that_start_at_once_has_the_port() -> None:
         _bind("127.0.0.1", port)
 
 
-def test_the_api_loads_nothing_heavy() -> None:
-    code = f"import sys, api.__main__; print([name for name in {HEAVY} if name in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
+def test_the_api_loads_nothing_heavy_and_importances_load_only_optuna() -> None:
+    code = f"""
+import sys, api.__main__
+print([name for name in {HEAVY} if name in sys.modules])
+from scamp_service.exchange.importances import ped_anova
+ped_anova()
+print([name for name in ("sklearn", "scipy", "pandas", "torch") if name in sys.modules])
+"""
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split() == ["[]", "[]"]
 
 
 def test_the_document_names_every_operation_and_all_that_it_refers_to(api: InProcess) -> None:

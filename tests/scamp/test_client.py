@@ -40,6 +40,13 @@ def test_a_study_is_submitted_and_read_back(service: tuple[Client, Store]) -> No
     assert store.studies.get(created["id"]).state is StudyState.STOPPING
 
 
+def test_candidates_are_enqueued_one_by_one_or_as_a_list(service: tuple[Client, Store]) -> None:
+    client, _ = service
+    study = client.submit(SPEC)["id"]
+    assert client.enqueue(study, {"lr": 0.01}, {"lr": 0.02}) == [0, 1]
+    assert client.enqueue(study, [{"lr": 0.01}, {"lr": 0.02}]) == [2, 3]
+
+
 def test_a_service_on_ipv6_is_reached(tmp_path: Path) -> None:
     with served(settings_in(tmp_path, host="::1", port=free_port())) as (url, _), Client(url) as client:
         assert url.startswith("http://[::1]:")

@@ -26,7 +26,7 @@ export function controllerPanel({ state }) {
   return {
     card: card(
       { id: "controller", title: "Controller", beside },
-      scrolling("controller", "scroll list", h("table", { class: "plain" }, tableHead(COLUMNS), body)),
+      scrolling("controller", "scroll list stacks", h("table", { class: "plain" }, tableHead(COLUMNS), body)),
     ),
     shows: ["cluster"],
     draw() {
@@ -53,7 +53,7 @@ function leaderWords({ controller, controller_alive: isAlive }) {
 
 /** @param {ContainedView} error */
 function create(error) {
-  const [last, times] = [h("td"), h("td", { class: "num" })];
+  const [last, times] = [h("td"), h("td", { class: "num", "data-label": "times" })];
   const study =
     error.study_id === null ? "–" : h("a", { href: `/studies/${error.study_id}` }, `Study ${error.study_id}`);
   const words = `Could not ${error.doing}: ${error.error}. The next cycle tries again; see the controller's log.`;

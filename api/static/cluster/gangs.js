@@ -31,7 +31,7 @@ export function gangsPanel({ state }) {
   return {
     card: card(
       { id: "gangs", title: "Gangs", beside },
-      scrolling("gangs", "scroll list", h("table", { class: "plain" }, tableHead(COLUMNS), body)),
+      scrolling("gangs", "scroll list stacks", h("table", { class: "plain" }, tableHead(COLUMNS), body)),
     ),
     shows: ["cluster"],
     draw() {
@@ -48,6 +48,18 @@ export function gangsPanel({ state }) {
   };
 }
 
+/**
+ * The devices, with a comma between them. Lines break only behind commas.
+ * @param {string[]} devices
+ * @returns {(Node | string)[]}
+ */
+function deviceNames(devices) {
+  return devices.flatMap((name, at) => [
+    at ? " " : "",
+    h("span", { class: "whole" }, at < devices.length - 1 ? `${name},` : name),
+  ]);
+}
+
 /** @param {GangView} gang */
 function create(gang) {
   const state = h("td");
@@ -55,11 +67,11 @@ function create(gang) {
     "tr",
     {},
     h("td", {}, h("span", { class: `swatch ${gangColour(gang)}` }), trialLink(gang)),
-    h("td", { class: "wrap" }, studyLink(gang)),
+    h("td", {}, studyLink(gang)),
     state,
-    h("td", { class: "num" }, count(gang.devices.length)),
-    h("td", { class: "num" }, count(gang.mib_per_rank)),
-    h("td", { class: "wrap" }, gang.devices.join(", ")),
+    h("td", { class: "num", "data-label": "ranks" }, count(gang.devices.length)),
+    h("td", { class: "num", "data-label": "MiB per rank" }, count(gang.mib_per_rank)),
+    h("td", {}, h("div", { class: "device-names" }, deviceNames(gang.devices))),
     h("td", { class: "wrap muted" }, gang.placement_reason),
   );
   return { node: linked(row, gang), state };

@@ -25,7 +25,8 @@ export function trialLink(item) {
  * @returns {HTMLAnchorElement}
  */
 export function studyLink(item) {
-  return h("a", { href: `/studies/${item.study_id}` }, item.study_name);
+  const { study_id: id, study_name: name } = item;
+  return h("a", { class: "cut", href: `/studies/${id}`, title: name }, name);
 }
 
 /**

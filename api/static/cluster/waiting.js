@@ -32,7 +32,7 @@ export function waitingPanel({ state }) {
   return {
     card: card(
       { id: "waiting", title: "Waiting", beside },
-      scrolling("waiting", "scroll list", h("table", { class: "plain" }, tableHead(COLUMNS), body)),
+      scrolling("waiting", "scroll list stacks", h("table", { class: "plain" }, tableHead(COLUMNS), body)),
     ),
     shows: ["cluster"],
     draw() {
@@ -54,14 +54,14 @@ export function waitingPanel({ state }) {
 function create(item) {
   const cells = {
     state: h("td"),
-    ranks: h("td", { class: "num" }),
-    reserved: h("td", { class: "num" }),
-    starts: h("td", { class: "num" }),
-    lacks: h("td"),
+    ranks: h("td", { class: "num", "data-label": "ranks" }),
+    reserved: h("td", { class: "num", "data-label": "MiB per rank" }),
+    starts: h("td", { class: "num", "data-label": "starts in" }),
+    lacks: h("td", { "data-label": "lacks" }),
     reason: h("td", { class: "wrap" }),
   };
   const { state, ranks, reserved, starts, lacks, reason } = cells;
-  const [trial, study] = [h("td", {}, trialLink(item)), h("td", { class: "wrap" }, studyLink(item))];
+  const [trial, study] = [h("td", {}, trialLink(item)), h("td", {}, studyLink(item))];
   return { node: h("tr", {}, trial, study, state, ranks, reserved, starts, lacks, reason), ...cells };
 }
 

@@ -62,7 +62,7 @@ export function choicePanel({ state, page, loadStudy }) {
   }
 
   return {
-    card: card({ id: "choice", title: "Studies" }, scrolling("choice", "scroll list", table)),
+    card: card({ id: "choice", title: "Studies" }, scrolling("choice", "scroll list stacks", table)),
     shows: ["studies"],
     draw,
     tick: draw,
@@ -80,17 +80,13 @@ function create(study, choose) {
   const swatch = h("span", { class: "swatch" });
   const cells = {
     state: h("td"),
-    trials: h("td", { class: "num" }),
-    best: h("td", { class: "num" }),
-    hours: h("td", { class: "num" }),
-    wall: h("td", { class: "num" }),
+    trials: h("td", { class: "num", "data-label": "trials" }),
+    best: h("td", { class: "num", "data-label": "best" }),
+    hours: h("td", { class: "num", "data-label": "device-hours" }),
+    wall: h("td", { class: "num", "data-label": "wall time" }),
   };
-  const name = h(
-    "td",
-    { class: "wrap" },
-    swatch,
-    h("a", { href: `/studies/${study.id}` }, `${study.id} ${study.name}`),
-  );
+  const words = `${study.id} ${study.name}`;
+  const name = h("td", {}, swatch, h("a", { class: "cut", href: `/studies/${study.id}`, title: words }, words));
   const objective = h("td", {}, objectiveWords(study.spec));
   const { state, trials, best, hours, wall } = cells;
   return {

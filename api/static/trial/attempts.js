@@ -30,7 +30,7 @@ const COLUMNS = [
   },
   { name: "Checkpoint step", numeric: true },
   { name: "Began" },
-  { name: "Took", numeric: true },
+  { name: "Took", numeric: true, title: "from its launch, which imports code and connects the ranks, to its end" },
 ];
 
 /**

@@ -2,7 +2,7 @@
 
 import { byId, h, setText } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
-import { count, duration, metric, mibWords, runSeconds, stepUnit, stepWords, toMib } from "../format.js";
+import { attemptSeconds, count, duration, metric, mibWords, stepUnit, stepWords, toMib } from "../format.js";
 import { isSeveral, objectivesOf } from "../objectives.js";
 import { ranOut } from "../states.js";
 
@@ -15,7 +15,14 @@ import { ranOut } from "../states.js";
  * @returns {Panel}
  */
 export function headPanel({ state }) {
-  const drawTime = () => setText(byId("time"), duration(runSeconds(state.attempts)));
+  const drawTime = () => {
+    const [took, trained] = [
+      attemptSeconds(state.attempts, "created_at"),
+      attemptSeconds(state.attempts, "started_at"),
+    ];
+    const words = trained === null ? "" : `${duration(trained)} training`;
+    byId("time").replaceChildren(duration(took), " ", h("small", {}, words));
+  };
 
   return {
     shows: ["trial"],

@@ -33,7 +33,7 @@ export function optionsPanel({ state }) {
   const table = h("table", { class: "plain", id: "options" }, tableHead(COLUMNS), body);
   const section = card(
     { id: "options", title: "Plans compared", beside, hidden: true },
-    scrolling("options", "scroll", table),
+    scrolling("options", "scroll stacks", table),
   );
 
   return {
@@ -75,7 +75,7 @@ function optionRow(option) {
     "tr",
     {},
     h("th", { scope: "row" }, option.plan_text),
-    cells.map((text) => h("td", { class: "num" }, text)),
+    cells.map((text, at) => h("td", { class: "num", "data-label": COLUMNS[at + 1].name }, text)),
     h("td", {}, verdict),
   );
 }

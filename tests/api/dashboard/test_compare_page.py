@@ -16,7 +16,7 @@ from tests.api.dashboard.filler import Filler
 def test_chosen_studies_are_drawn_and_named_in_the_address(open_page: Callable[..., Page], store: Store) -> None:
     Filler(store).study("to be compared", [{"depth": 2, "lr": 0.001}], trials=1)
     page = open_page("/")
-    page.get_by_role("link", name="Compare studies").click()
+    page.get_by_role("link", name="Compare", exact=True).click()
     expect(page.get_by_role("checkbox", checked=True)).to_have_count(2)
     digits = page.get_by_role("checkbox", name="compare digits", exact=True)
     row = page.locator("#choice-card tr", has=digits)

@@ -46,13 +46,15 @@ def test_a_filter_and_chosen_columns_are_in_the_address(open_page: Callable[...,
     assert sorted(trial_numbers(page)) == [1, 4]
     page.get_by_role("button", name="Columns").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_role("checkbox", name="Recomp.").uncheck()
+    dialog.get_by_role("checkbox", name="Batch").uncheck()
+    dialog.get_by_role("checkbox", name="Recomp.").check()
     dialog.get_by_role("button", name="Move lr up").press("Enter")
     dialog.get_by_role("button", name="Done").click()
     page.reload()
     expect(page.locator("#trials-aside")).to_have_text("2 of 11")
     heads = page.locator("#trials thead th").all_text_contents()
-    assert heads[:5] == ["#", "State", "Value", "lr", "depth"] and "Recomp." not in heads
+    assert heads[:6] == ["#", "State", "Value", "Reason", "lr", "depth"]
+    assert "Batch" not in heads and heads[-1] == "Recomp."
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
     lines = Path(download.value.path()).read_text().splitlines()

@@ -61,11 +61,13 @@ test("the time since its launch ends with a trial", () => {
   assert.equal(format.secondsSinceLaunch({ started_at: 10, finished_at: null }, 30), 20);
 });
 
-test("a trial runs while its attempts do, and not between them", () => {
-  const ended = { started_at: 10, ended_at: 15 };
-  assert.equal(format.runSeconds([{ started_at: null, ended_at: 9 }]), null);
-  assert.equal(format.runSeconds([ended, { started_at: null, ended_at: 40 }], 100), 5);
-  assert.equal(format.runSeconds([ended, { started_at: 50, ended_at: null }], 60), 15);
+test("a trial takes the time of its attempts, of which it trains a part", () => {
+  const ended = { created_at: 7, started_at: 10, ended_at: 15 };
+  const failed = { created_at: 30, started_at: null, ended_at: 40 };
+  assert.equal(format.attemptSeconds([failed], "started_at"), null);
+  assert.equal(format.attemptSeconds([ended, failed], "started_at"), 5);
+  assert.equal(format.attemptSeconds([ended, failed], "created_at"), 18);
+  assert.equal(format.attemptSeconds([ended, { ...failed, ended_at: null }], "created_at", 60), 38);
 });
 
 test("parameters that are the same in all trials are left out of the line", () => {

@@ -46,10 +46,10 @@ test("flat names lead into blocks, and what is missing has no value", () => {
   );
 });
 
-test("parameters are shown between the value and the plan, and can be moved", () => {
+test("parameters are shown between the reason and the plan, and can be moved", () => {
   const standing = trialColumns(1, () => ({}));
   const keys = defaultColumns(standing, ["lr", "layers", "layers.0.op"]);
-  assert.deepEqual(keys.slice(0, 6), ["number", "state", "value", "params.lr", "params.layers", "ranks"]);
+  assert.deepEqual(keys.slice(0, 6), ["number", "state", "value", "reason", "params.lr", "params.layers"]);
   assert.ok(!keys.includes("params"));
   assert.deepEqual(moved(["a", "b", "c"], 2, -1), ["a", "c", "b"]);
   assert.deepEqual(moved(["a", "b", "c"], 0, -1), ["a", "b", "c"]);

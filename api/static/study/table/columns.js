@@ -47,6 +47,17 @@ function titled(value, title = value) {
 }
 
 /**
+ * Fill a cell with the reason in at most two lines; its tooltip has all of it.
+ * @param {HTMLElement} cell
+ * @param {Trial} trial
+ */
+function reason(cell, { reason: words }) {
+  if (!cell.hasChildNodes()) cell.append(h("div", { class: "two-lines" }));
+  setText(/** @type {HTMLElement} */ (cell.firstChild), words || "");
+  setTitle(cell, words || "");
+}
+
+/**
  * @param {HTMLElement} cell
  * @param {Trial} trial
  */
@@ -154,6 +165,7 @@ const PLAN = [
     name: "Micro",
     width: 64,
     numeric: true,
+    isExtra: true,
     title: "Micro-batches per step × samples per micro-batch, on one rank",
     cell: text((trial) => microBatch(trial.plan)),
   },
@@ -161,6 +173,7 @@ const PLAN = [
     key: "recompute",
     name: "Recomp.",
     width: 76,
+    isExtra: true,
     title: "Activations are recomputed in the backward pass",
     cell: text((trial) => (trial.plan ? (trial.plan.recompute ? "yes" : "no") : "–")),
   },
@@ -218,6 +231,7 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
     },
     { key: "state", name: "State", width: 112, cell: (cell, trial) => setState(cell, trial.state) },
     { key: "value", name: "Value", width: 74, numeric: true, isLargeFirst, cell: text((trial) => metric(trial.value)) },
+    { key: "reason", name: "Reason", least: 180, cell: reason },
     {
       key: "params",
       name: "Parameters",
@@ -240,6 +254,5 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
       title: "From the first launch to the end, including the time between attempts",
       cell: text((trial) => duration(secondsSinceLaunch(trial))),
     },
-    { key: "reason", name: "Reason", least: 112, cell: titled((trial) => trial.reason || "") },
   ];
 }

@@ -116,14 +116,14 @@ const MOST_PARAMETERS = 8;
 const IN_BLOCK = /\.\d+\./;
 
 /**
- * Keys of the columns that are shown by default: some parameters between a trial's value and its plan.
+ * Keys of the columns that are shown by default: some parameters between a trial's reason and its plan.
  * @param {{key: string, isExtra?: boolean}[]} columns
  * @param {string[]} parameters
  * @returns {string[]}
  */
 export function defaultColumns(columns, parameters) {
   const own = columns.filter((column) => !column.isExtra).map((column) => column.key);
-  const at = own.findLastIndex((key) => key === "value" || key.startsWith("values.")) + 1;
+  const at = own.indexOf("reason") + 1;
   return [...own.slice(0, at), ...shownByDefault(parameters).map(parameterKey), ...own.slice(at)];
 }
 

@@ -1,0 +1,18 @@
+"""Imports without an optional part of a library."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from scamp.lean_imports import without
+
+
+def test_a_module_is_missing_meanwhile_unless_it_was_imported_before() -> None:
+    with without("antigravity"), pytest.raises(ImportError):
+        importlib.import_module("antigravity")
+    assert "antigravity" not in sys.modules
+    with without("sys"):
+        assert importlib.import_module("sys") is sys
