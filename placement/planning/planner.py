@@ -37,7 +37,7 @@ from estimators.model import Divisions, Layout, Plan
 from placement.option import NoPlan, Option
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.question import Question, degrees
-from placement.planning.refusals import causes, nothing_allowed, nothing_fits
+from placement.planning.refusals import causes, not_divided, nothing_allowed, nothing_fits
 from placement.planning.rows import TOLERANCE, Row, worth_a_trace
 from placement.planning.step_seconds import predicted_step
 from placement.planning.traced_options import TracedOptions, layouts_of
@@ -62,7 +62,10 @@ def choose(question: Question) -> Answer:
     if question.plan is not None or not isinstance(answer, ChosenPlan):
         return answer
     wider = search.wider(answer)
-    return wider if isinstance(wider, Untraced) else replace(answer, options=search.compared(answer), wider=wider)
+    if isinstance(wider, Untraced):
+        return wider
+    reason = answer.reason + not_divided(question)
+    return replace(answer, reason=reason, options=search.compared(answer), wider=wider)
 
 
 class PlanChoice:
@@ -314,7 +317,7 @@ def _too_large(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:
     """The cheapest option that was left out for each number of ranks: by its units it is far too large."""
     device_seconds = chosen.options[-1].device_seconds or 0.0
     seen: set[int] = set()
-    for row in sorted((row for row in rows if not row.is_refused), key=lambda row: row.order):
+    for row in sorted((row for row in rows if not row.is_refused_by_units), key=lambda row: row.order):
         num_ranks = row.num_ranks
         is_cheaper = row.seconds * num_ranks < device_seconds
         if row.need > TOLERANCE and is_cheaper and num_ranks > 1 and num_ranks not in seen:
@@ -326,7 +329,7 @@ def _faster(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:
     """Options that by their units fit on more ranks and take less time, each less than the one before it."""
     seconds = chosen.options[-1].seconds
     least = math.inf if seconds is None else seconds
-    more_ranks = (row for row in rows if row.num_ranks > chosen.plan.world_size and not row.is_refused)
+    more_ranks = (row for row in rows if row.num_ranks > chosen.plan.world_size and not row.is_refused_by_units)
     wider = (row for row in more_ranks if row.need <= 1)
     for row in sorted(wider, key=lambda row: (row.num_ranks, row.seconds)):
         if row.seconds < least:

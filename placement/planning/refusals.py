@@ -72,6 +72,13 @@ def causes(profile: ModelProfile, layouts: Iterable[Layout]) -> str:
     return "".join(f"; no {', '.join(words)}: {cause}" for cause, words in kinds.items())
 
 
+def not_divided(question: Question) -> str:
+    """The end of a reason: why several devices do not divide the batch; empty if they may, or there is only one."""
+    ruled_out = question.profile.traits.ruling_out(Layout(dp_replicate=2))
+    first = next(ruled_out, None) if len(question.cluster.devices) > 1 else None
+    return f"; no {first[0].words}: {_cause(first[1])}" if first else ""
+
+
 _KINDS = {
     "pp": "pipelines",
     "tp": "tensor parallelism",

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from estimators.axes import Spread
-from estimators.model import Layout, Prediction
+from estimators.model import Layout, Plan, Prediction
 from placement.option import Evidence, Option
 from placement.planning.answers import Untraced
 from placement.planning.question import Question, divisors
@@ -175,6 +175,11 @@ class Row:
         needed = self.layouts if self.way.pp > 1 else self.layouts[:1]
         return any(map(self._question.profile.refusal, needed))
 
+    @property
+    def is_refused_by_units(self) -> bool:
+        """Whether a layout that it needs at the best micro-batch by units cannot be traced."""
+        return self.is_refused or any(map(self._question.profile.refusal, self._plan_by_units.layouts))
+
     def is_among(self, *layouts: Container[Layout]) -> bool:
         """Whether one of the containers has one of its layouts."""
         return any(layout in layouts_of_trace for layouts_of_trace in layouts for layout in self.layouts)
@@ -208,8 +213,11 @@ class Row:
         extra_bytes = self._extra_bytes(size)
         margin_bytes = self._question.margin.bytes_for(peak_bytes + extra_bytes, self.num_ranks)
         prediction = Prediction(peak_bytes, extra_bytes=extra_bytes, margin_bytes=margin_bytes)
-        plan = cached_plan(size, self._num(size), self.way)
-        return self._priced(Option(plan, prediction, self.offered_mib, Evidence.UNITS))
+        return self._priced(Option(self._plan_by_units, prediction, self.offered_mib, Evidence.UNITS))
+
+    @property
+    def _plan_by_units(self) -> Plan:
+        return cached_plan(self.tried[0], self._num(self.tried[0]), self.way)
 
     def _priced(self, option: Option) -> Option:
         waiting, seconds = self.factor * self.price.communication_seconds, self.seconds

@@ -315,6 +315,10 @@ def test_plans_that_cannot_be_used_are_not_compared() -> None:
     answer = Model(state=30, sample=1, traits=WHOLE, divisions=Divisions(most_parts=4)).chosen(batch=32)
     assert {option.plan.tp for option in answer.options} > {1}, "ranks may divide the model"
     assert not any(option.plan.layout.divides_batch for option in answer.options)
+    assert answer.reason.endswith("; no division of the batch: it compares samples")
+    one_by_one = Traits(couples_micro_batch="experts take the tokens together")
+    answer = Model(state=60, sample=2, traits=one_by_one).chosen(batch=32)
+    assert not any(layout.accumulate for option in answer.options for layout in option.plan.layouts)
 
 
 @pytest.mark.parametrize("devices", [cluster(100), FOUR], ids=["one device", "four devices"])

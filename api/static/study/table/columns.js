@@ -231,7 +231,7 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
     },
     { key: "state", name: "State", width: 112, cell: (cell, trial) => setState(cell, trial.state) },
     { key: "value", name: "Value", width: 74, numeric: true, isLargeFirst, cell: text((trial) => metric(trial.value)) },
-    { key: "reason", name: "Reason", least: 180, cell: reason },
+    { key: "reason", name: "Reason", least: 240, cell: reason },
     {
       key: "params",
       name: "Parameters",
