@@ -65,6 +65,12 @@ def trial(request: Request, study_id: StudyId, number: Number) -> HTMLResponse:
     return _page(request, "trial", study_id=study_id, number=number)
 
 
+@router.get("/team")
+def team(request: Request) -> HTMLResponse:
+    """Page of users, roles, tokens and who changed what."""
+    return _page(request, "team")
+
+
 @router.get("/cluster")
 def cluster(request: Request) -> HTMLResponse:
     """Page of the cluster."""

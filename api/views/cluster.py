@@ -18,7 +18,11 @@ class GangView(View):
     """An attempt that holds devices, one rank on each."""
 
     key: Annotated[
-        str, Field(description="trial id/attempt; empty for one of a project that you may not read", examples=["17/1"])
+        str,
+        Field(
+            description="trial id/attempt, after `hidden-` for one of a project that you may not read",
+            examples=["17/1"],
+        ),
     ]
     study_id: Annotated[int, Field(description="0 if you may not read it")]
     study_name: str
@@ -141,7 +145,7 @@ def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
 def hidden_gang_view(attempt: Attempt) -> GangView:
     """View of an attempt of a project that one may not read: what it takes of which devices."""
     return GangView(
-        key="",
+        key=f"hidden-{attempt.key}",
         study_id=0,
         study_name="",
         trial_id=0,

@@ -10,21 +10,25 @@ import { byId, h } from "../elements/dom.js";
 
 const NUM_COLOURS = 10; // --g0 … --g9 in style.css
 
+export const HIDDEN = "another project";
+
 /**
- * A link to the page of a trial.
+ * A link to the page of a trial; words for one of a project that one may not read.
  * @param {{study_id: number, number: number}} item
- * @returns {HTMLAnchorElement}
+ * @returns {HTMLElement}
  */
 export function trialLink(item) {
+  if (!item.study_id) return h("span", { class: "muted" }, HIDDEN);
   return h("a", { href: `/studies/${item.study_id}/trials/${item.number}` }, `Trial ${item.number}`);
 }
 
 /**
- * A link to the page of a study.
+ * A link to the page of a study; nothing for one that one may not read.
  * @param {{study_id: number, study_name: string}} item
- * @returns {HTMLAnchorElement}
+ * @returns {HTMLElement}
  */
 export function studyLink(item) {
+  if (!item.study_id) return h("span");
   const { study_id: id, study_name: name } = item;
   return h("a", { class: "cut", href: `/studies/${id}`, title: name }, name);
 }

@@ -2,7 +2,7 @@
 
 import { byId, h, keyed, setText, setTitle } from "../elements/dom.js";
 import { mibWords, plural } from "../format.js";
-import { gangColour, linked } from "./links.js";
+import { gangColour, HIDDEN, linked } from "./links.js";
 
 /** @import { ClusterView, DeviceView, GangView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
@@ -107,8 +107,9 @@ function updateDevice({ name, free, bar }, device) {
 
 /** @param {GangView} gang */
 function createGang(gang) {
-  const [name, reserved] = [h("b", {}, `S${gang.study_id} #${gang.number}`), h("span")];
-  const href = `/studies/${gang.study_id}/trials/${gang.number}`;
+  const shown = gang.study_id > 0;
+  const [name, reserved] = [h("b", {}, shown ? `S${gang.study_id} #${gang.number}` : "–"), h("span")];
+  const href = shown ? `/studies/${gang.study_id}/trials/${gang.number}` : null;
   return { node: linked(h("a", { class: `gang ${gangColour(gang)}`, href }, name, reserved), gang), reserved };
 }
 
@@ -124,7 +125,8 @@ function updateGang({ node, reserved }, gang, device) {
   node.style.width = `${(100 * mib) / device.capacity_mib}%`;
   node.classList.toggle("stopping", gang.state === "STOPPING");
   setText(reserved, ranks > 1 ? `${mib} · r${rank}` : `${mib}`);
-  const words = [`Trial ${gang.number} of study ${gang.study_id}, ${gang.study_name}: ${mibWords(mib)}`];
+  const trial = gang.study_id ? `Trial ${gang.number} of study ${gang.study_id}, ${gang.study_name}` : HIDDEN;
+  const words = [`${trial}: ${mibWords(mib)}`];
   if (ranks > 1) words.push(`rank ${rank} of ${ranks}`);
   setTitle(node, words.join(", "));
   node.setAttribute("aria-label", node.title);

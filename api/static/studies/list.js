@@ -82,7 +82,15 @@ function update(row, study, cluster) {
   setTitle(row.name, study.name);
   setText(
     row.about,
-    [`study ${study.id}`, study.spec.workload, objectiveWords(study.spec), ...placeWords(study.spec)].join(" · "),
+    [
+      `study ${study.id}`,
+      study.spec.workload,
+      objectiveWords(study.spec),
+      ...placeWords(study.spec),
+      study.owner && `by ${study.owner}`,
+    ]
+      .filter(Boolean)
+      .join(" · "),
   );
   setStudyState(row.state, study);
   setProgress(row.bar, study.trials, study.spec.budget.trials);

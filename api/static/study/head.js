@@ -38,7 +38,7 @@ function drawTask(study) {
   document.title = `${name} · ScaMP`;
   setText(byId("name"), name);
   setStudyState(byId("state"), study);
-  setText(byId("subtitle"), taskWords(spec));
+  setText(byId("subtitle"), [taskWords(spec), study.owner && `by ${study.owner}`].filter(Boolean).join(" · "));
   byId("reason").hidden = !reason;
   setText(byId("reason"), reason);
   byId("warnings").hidden = !warnings.length;

@@ -19,7 +19,17 @@ SHARED = "0123456789abcdef-shared"
 OPEN = {"/healthz", "/readyz", "/login", "/logout", "/static/{version}/{path:path}"}
 OF_ALL = {"/metrics", "/v1/users", "/v1/audit", "/v1/audit.csv"}
 """Only for those who may read everything, or partly."""
-ANYBODY = {"/", "/new", "/compare", "/cluster", "/openapi.json", "/v1/me", "/v1/cluster", "/v1/cluster/what-if"}
+ANYBODY = {
+    "/",
+    "/new",
+    "/compare",
+    "/cluster",
+    "/team",
+    "/openapi.json",
+    "/v1/me",
+    "/v1/cluster",
+    "/v1/cluster/what-if",
+}
 ANYBODY |= {"/v1/studies", "/v1/tokens", "/v1/users", "/v1/events"}
 """What everybody with credentials may read, each the own part."""
 

@@ -1,0 +1,264 @@
+// The page of the team: who one is, one's tokens, and for admins all users and who changed what.
+
+import { request } from "./client.js";
+import { aside, card, fillRows, scrolling, tableHead } from "./elements/card.js";
+import { copyButton } from "./elements/copy_button.js";
+import { byId, h, setText } from "./elements/dom.js";
+import { guarded } from "./elements/notices.js";
+import { dateTime } from "./format.js";
+
+/** @import { AuditView, MeView, NewTokenView, NewUserView, TokenView, UserView } from "./answers.d.ts" */
+/** @import { Children } from "./elements/dom.js" */
+
+const ROLES = ["viewer", "editor", "admin"];
+const CHANGES = 100; // of the audit log, the newest
+
+/**
+ * @param {string} method
+ * @param {string} path
+ * @param {Record<string, unknown>} [body]
+ * @returns {Promise<any>}
+ */
+function send(method, path, body) {
+  const headers = { Accept: "application/json", "Content-Type": "application/json" };
+  return request(path, { method, headers, body: body && JSON.stringify(body) });
+}
+
+async function load() {
+  /** @type {MeView} */
+  const me = await request("/v1/me");
+  const everybody = me.may_manage ? "?every=true" : "";
+  const [users, tokens, changes] = await Promise.all([
+    request("/v1/users"),
+    request(`/v1/tokens${everybody}`),
+    me.may_manage ? request(`/v1/audit?limit=${CHANGES}`) : { items: [] },
+  ]);
+  draw(me, users, tokens, changes.items);
+}
+
+/**
+ * @param {MeView} me
+ * @param {UserView[]} users
+ * @param {TokenView[]} tokens
+ * @param {AuditView[]} changes
+ */
+function draw(me, users, tokens, changes) {
+  setText(byId("summary"), whoWords(me, users.length));
+  const cards = [usersCard(me, users)];
+  if (me.name || users.length) cards.push(tokensCard(me, tokens));
+  if (me.may_manage) cards.push(changesCard(changes));
+  byId("panels").replaceChildren(...cards);
+}
+
+/**
+ * @param {MeView} me
+ * @param {number} numUsers
+ * @returns {string}
+ */
+function whoWords(me, numUsers) {
+  if (!me.name && !numUsers)
+    return "There are no users: whoever reaches this service may do everything. From the first user on, everybody needs a token or a password.";
+  const roles = Object.entries(me.roles).map(([project, role]) => `${role} in ${project}`);
+  if (me.is_admin) roles.unshift("admin of the service");
+  const limits = me.project === null ? "" : ` This token is for the project ${me.project}.`;
+  return `You are ${me.name || "whoever has the token of the service"}: ${roles.join(", ") || "without a role"}.${limits}`;
+}
+
+/**
+ * @param {MeView} me
+ * @param {UserView[]} users
+ */
+function usersCard(me, users) {
+  const columns = ["User", "Roles", "E-mail", "Since", ""].map((name) => ({ name }));
+  const body = h("tbody");
+  fillRows(body, users, {
+    columns,
+    empty: "Nobody yet.",
+    keyOf: (user) => user.name,
+    create: (user) => {
+      const roles = Object.entries(user.roles).map(([project, role]) => `${role} in ${project}`);
+      if (user.is_admin) roles.unshift("admin of the service");
+      const words = user.disabled_at === null ? "Disable" : "Enable";
+      const change = () => send("PATCH", `/v1/users/${user.name}`, { is_disabled: user.disabled_at === null });
+      const name = user.kind === "service" ? `${user.name} (service)` : user.name;
+      const button = me.may_manage ? action(words, `${words} ${user.name}`, change) : null;
+      return h("tr", {}, cells(name, roles.join(", ") || "none", user.email, day(user.created_at), button));
+    },
+    update: () => {},
+  });
+  const forms = me.may_manage ? [addForm(!me.name && !users.length), grantForm(users)] : [];
+  return card({ id: "users", title: "Users" }, table("users", columns, body), ...forms);
+}
+
+/** @param {boolean} isFirst whether everybody will have to log in from then on */
+function addForm(isFirst) {
+  const name = field("Name", { name: "name", required: true, maxlength: 100 });
+  const password = field("Password (optional)", { name: "password", type: "password", minlength: 10 });
+  const admin = h("label", {}, h("input", { type: "checkbox", name: "is_admin" }), " admin of the service");
+  return form("Add a user", [name, password, admin], async (values) => {
+    /** @type {NewUserView} */
+    const made = await send("POST", "/v1/users", {
+      name: values.get("name"),
+      password: values.get("password") || null,
+      is_admin: values.get("is_admin") === "on",
+    });
+    showSecret(`Token of ${made.user.name}`, made.secret);
+    if (!isFirst) return load();
+    setText(byId("summary"), `${made.user.name} is the first user: log in with the token below or the password.`);
+    byId("panels").replaceChildren(h("p", {}, h("a", { href: "/login?next=/team" }, "Log in")));
+  });
+}
+
+/** @param {UserView[]} users */
+function grantForm(users) {
+  if (!users.length) return null;
+  const name = choice(
+    "User",
+    "user",
+    users.map((user) => user.name),
+  );
+  const project = field("Project", { name: "project", value: "default", required: true });
+  const role = choice("Role", "role", [...ROLES, "none"]);
+  return form("Give a role", [name, project, role], (values) => {
+    const [given, path] = [values.get("role"), encodeURIComponent(String(values.get("project")))];
+    const body = { role: given === "none" ? null : given };
+    return send("PUT", `/v1/projects/${path}/members/${values.get("user")}`, body).then(load);
+  });
+}
+
+/**
+ * @param {MeView} me
+ * @param {TokenView[]} tokens
+ */
+function tokensCard(me, tokens) {
+  const columns = ["User", "Token", "May", "Expires", "Last used", ""].map((name) => ({ name }));
+  const body = h("tbody");
+  fillRows(body, tokens, {
+    columns,
+    empty: "There are no tokens.",
+    keyOf: (token) => String(token.id),
+    create: (token) => {
+      const may = token.project === null ? token.role : `${token.role} in ${token.project}`;
+      const revoke = action("Revoke", `Revoke ${token.name} of ${token.user}`, () =>
+        send("DELETE", `/v1/tokens/${token.id}`),
+      );
+      const expires = token.expires_at === null ? "never" : day(token.expires_at);
+      const used = token.last_used_at === null ? "never" : dateTime(token.last_used_at);
+      const end = token.revoked_at === null ? revoke : "revoked";
+      return h("tr", {}, cells(token.user, token.name, may, expires, used, end));
+    },
+    update: () => {},
+  });
+  const name = field("What it is for", { name: "name", required: true, maxlength: 100, placeholder: "laptop" });
+  const role = choice("May at most", "role", ROLES.toReversed());
+  const days = field("Days", { name: "days", type: "number", min: 1, max: 3650, value: 90 });
+  const make = form("Make a token", [name, role, days], async (values) => {
+    /** @type {NewTokenView} */
+    const made = await send("POST", "/v1/tokens", {
+      name: values.get("name"),
+      role: values.get("role"),
+      days: Number(values.get("days")) || null,
+    });
+    showSecret(`Token ${made.token.name}`, made.secret);
+    return load();
+  });
+  return card({ id: "tokens", title: "Tokens" }, table("tokens", columns, body), me.name ? make : null);
+}
+
+/** @param {AuditView[]} changes */
+function changesCard(changes) {
+  const columns = ["When", "Who", "What", "Study", "Detail"].map((name) => ({ name }));
+  const body = h("tbody");
+  fillRows(body, changes, {
+    columns,
+    empty: "Nothing has been changed yet.",
+    keyOf: (change) => String(change.id),
+    create: (change) => {
+      const study = change.study_id === null ? "" : h("a", { href: `/studies/${change.study_id}` }, change.study_id);
+      const detail = Object.entries(change.detail).map(([key, value]) => `${key} ${JSON.stringify(value)}`);
+      const who = [change.actor || "–", change.address && ` (${change.address})`].join("");
+      return h("tr", {}, cells(dateTime(change.time), who, change.action, study, detail.join(", ")));
+    },
+    update: () => {},
+  });
+  const beside = aside("changes", `the newest ${CHANGES}; `, h("a", { href: "/v1/audit.csv" }, "all as CSV"));
+  return card({ id: "changes", title: "Changes", beside }, table("changes", columns, body));
+}
+
+// --- parts ------------------------------------------------------------------------------------------------------------
+
+/** @param {number} time */
+function day(time) {
+  return dateTime(time).slice(0, 10);
+}
+
+/** @param {...Children} contents */
+function cells(...contents) {
+  return contents.map((content) => h("td", { class: "wrap" }, content));
+}
+
+/**
+ * @param {string} id
+ * @param {{name: string}[]} columns
+ * @param {HTMLElement} body
+ */
+function table(id, columns, body) {
+  return scrolling(id, "scroll list", h("table", { class: "plain" }, tableHead(columns), body));
+}
+
+/**
+ * A button that does something, after which the page is loaded again.
+ * @param {string} words
+ * @param {string} title
+ * @param {() => Promise<unknown>} work
+ */
+function action(words, title, work) {
+  const onclick = () => guarded(() => work().then(load));
+  return h("button", { type: "button", class: "quiet", title, onclick }, words);
+}
+
+/**
+ * @param {string} label
+ * @param {Record<string, any>} props
+ */
+function field(label, props) {
+  return h("label", {}, `${label} `, h("input", { autocomplete: "off", ...props }));
+}
+
+/**
+ * @param {string} label
+ * @param {string} name
+ * @param {string[]} values
+ */
+function choice(label, name, values) {
+  const options = values.map((value) => h("option", { value }, value));
+  return h("label", {}, `${label} `, h("select", { name }, options));
+}
+
+/**
+ * @param {string} words of the button
+ * @param {Children} fields
+ * @param {(values: FormData) => Promise<unknown>} work
+ */
+function form(words, fields, work) {
+  const node = h("form", { class: "inline-form" }, fields, h("button", { type: "submit" }, words));
+  node.addEventListener("submit", (event) => {
+    event.preventDefault();
+    void guarded(() => work(new FormData(node)));
+  });
+  return node;
+}
+
+/**
+ * @param {string} title
+ * @param {string} secret which nothing shows again
+ */
+function showSecret(title, secret) {
+  const words = h("p", {}, `${title}, shown this one time: `, h("code", {}, secret), " ");
+  words.append(copyButton(() => secret));
+  const notice = byId("secret");
+  notice.replaceChildren(words);
+  notice.hidden = false;
+}
+
+void guarded(load);

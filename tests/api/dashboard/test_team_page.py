@@ -1,0 +1,55 @@
+"""The page of the team: the first user is added on it, gives roles, makes tokens and sees who changed what."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from scamp_service.access.model import Role
+from scamp_service.settings import Settings
+from scamp_service.store.store import Store
+from tests.api.dashboard.serving import serving
+
+SECRET = re.compile(r"scamp_[\w-]{43}")
+
+
+def test_a_team_moves_in_on_the_page(browser: Browser, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    store = Store(settings.url)
+    with serving(settings) as address:
+        page = browser.new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{address}/team")
+        expect(page.locator("#summary")).to_contain_text("There are no users")
+        page.fill("#users-card [name=name]", "anna")
+        page.fill("#users-card [name=password]", "correct horse")
+        page.check("#users-card [name=is_admin]")
+        page.click("text=Add a user")
+        expect(page.locator("#secret")).to_contain_text(SECRET)  # from here on one has to log in
+        page.click("#panels >> text=Log in")
+        page.fill("#user", "anna")
+        page.fill("#token", "correct horse")
+        page.click("text=Log in")
+        expect(page.locator("#summary")).to_have_text("You are anna: admin of the service.")
+        page.fill("#users-card [name=name]", "bob")
+        page.click("text=Add a user")
+        expect(page.locator("#secret")).to_contain_text(SECRET)
+        page.select_option("#users-card [name=user]", "bob")
+        page.fill("#users-card [name=project]", "vision")
+        page.click("text=Give a role")
+        expect(page.locator("#users-card tbody")).to_contain_text("viewer in vision")
+        assert store.users.members() == [("bob", "vision", Role.VIEWER)]
+        page.fill("#tokens-card [name=name]", "laptop")
+        page.click("text=Make a token")
+        expect(page.locator("#secret")).to_contain_text("Token laptop")
+        page.click("[title='Revoke laptop of anna']")
+        expect(page.locator("#tokens-card tr", has_text="laptop")).to_contain_text("revoked")
+        expect(page.locator("#changes-card tbody tr").first).to_contain_text("revoke token")
+        page.click("[title='Disable bob']")
+        expect(page.locator("[title='Enable bob']")).to_be_visible()
+        assert not errors
+        page.close()
+    store.close()
