@@ -300,7 +300,7 @@ export interface FrontView {
 }
 
 export interface GangView {
-  /** trial id/attempt; empty for one of a project that you may not read */
+  /** trial id/attempt, after `hidden-` for one of a project that you may not read */
   key: string;
   /** 0 if you may not read it */
   study_id: number;
