@@ -122,6 +122,14 @@ class Outcome(StrEnum):
     LOST = "LOST"
 
 
+class DeliveryState(StrEnum):
+    """States of a notice on its way to one receiver. GIVEN_UP: it was tried often enough, or may not be sent."""
+
+    WAITING = "WAITING"
+    DELIVERED = "DELIVERED"
+    GIVEN_UP = "GIVEN_UP"
+
+
 _T = TrialState
 TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
     _T.WAITING: frozenset({_T.QUEUED, _T.COMPLETED, _T.INFEASIBLE, _T.FAILED, _T.CANCELLED}),

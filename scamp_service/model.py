@@ -16,7 +16,16 @@ from estimators.model import MIB, Plan, Prediction
 from placement.model import Offer, Shape
 from placement.option import Option
 from placement.pipelining.timeline import PipelineStep
-from scamp_service.lifecycle import ENDED_WELL, AttemptState, Origin, Outcome, StudyState, TrialState, WaitsFor
+from scamp_service.lifecycle import (
+    ENDED_WELL,
+    AttemptState,
+    DeliveryState,
+    Origin,
+    Outcome,
+    StudyState,
+    TrialState,
+    WaitsFor,
+)
 from workloads.batch import BatchRequest, with_batch
 from workloads.training.checkpoints.name import CheckpointName
 
@@ -502,6 +511,36 @@ class Event:
     study_id: int | None
     trial_id: int | None
     data: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A notice on its way to one receiver, from the moment that it was due to its end."""
+
+    id: int
+    webhook_id: str  # the same in every attempt, so that a receiver can drop what comes twice
+    kind: str  # a ``receivers.Kind``, or "test"
+    topic: str  # what a notice of a lasting condition is about, such as a quota; otherwise empty
+    study_id: int | None
+    address: str
+    receiver: Json  # a ``receivers.Receiver``
+    body: Json  # in the form of Standard Webhooks: type, timestamp, data
+    state: DeliveryState
+    created_at: float
+    next_at: float  # it is not tried before
+    num_attempts: int = 0
+    answer: str = ""  # what came of the last attempt
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTrials:
+    """The trials of a study that wait for one thing."""
+
+    study_id: int
+    waits_for: WaitsFor
+    num_trials: int
+    reason: str  # of the oldest of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -13,13 +15,14 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 
 from placement.packing.projects import Project
 from scamp_service.errors import InvalidInput
+from scamp_service.receivers import MOST_RECEIVERS, Network, Receiver, expect_url, is_forbidden_host
 from scamp_service.user_environment import hide_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds ScaMP's packages (the checkout). Child processes import them from here."""
 
 
-SECRETS = ("api_token", "database_url")
+SECRETS = ("api_token", "database_url", "notify", "smtp_url")
 """Settings that users' code must not read. They reach our own child processes through a pipe."""
 SECRETS_PIPE = "SCAMP_SECRETS_PIPE"
 
@@ -77,6 +80,18 @@ class Settings(BaseSettings):
         ge=-100,
         le=100,
     )
+    notify: list[Receiver] = Field(
+        default=[],
+        description='who is told what of all studies, as JSON: [{"email": "ada@example.org", "on": ["study.ended"]}]',
+        max_length=MOST_RECEIVERS,
+    )
+    notify_networks: str = Field(
+        default="", description="private networks that webhooks may reach, such as 10.1.0.0/16,127.0.0.1"
+    )
+    smtp_url: str = Field(
+        default="", description="server that sends e-mail, such as smtp://user:password@mail.example.org:587"
+    )
+    mail_from: str = Field(default="", description="sender of e-mail; default: scamp@ and the name of this host")
     policy: str = Field(
         default="pack", description="how trials are placed: pack, elastic, min-degree, or static-N for N devices each"
     )
@@ -112,8 +127,10 @@ class Settings(BaseSettings):
             super().__init__(**options)
         except ValidationError as error:
             raise InvalidInput("; ".join(map(_mistake, error.errors()))) from None
-        except SettingsError:  # of the fields that are JSON
-            raise InvalidInput('SCAMP_PROJECTS must be JSON, such as {"vision": {"weight": 2, "devices": 8}}') from None
+        except SettingsError as error:  # of the fields that are JSON
+            name = "notify" if '"notify"' in str(error) else "projects"
+            example = Settings.model_fields[name].description.partition("JSON: ")[2]  # type: ignore[union-attr]
+            raise InvalidInput(f"SCAMP_{name.upper()} must be JSON, such as {example}") from None
 
     @field_validator("host")
     @classmethod
@@ -146,6 +163,19 @@ class Settings(BaseSettings):
         policy_named(policy)
         return policy
 
+    @field_validator("notify_networks")
+    @classmethod
+    def _known_networks(cls, networks: str) -> str:
+        _networks(networks)
+        return networks
+
+    @field_validator("smtp_url")
+    @classmethod
+    def _mail_server(cls, url: str) -> str:
+        if url:
+            expect_url(url, "smtp", "smtps")
+        return url
+
     @field_validator("checkpoint_dir")
     @classmethod
     def _absolute_if_any(cls, folder: str) -> str:
@@ -159,6 +189,24 @@ class Settings(BaseSettings):
         most = self.max_priority if project_most is None else project_most
         if priority > most:
             raise InvalidInput(f"priority is {priority}, but studies of project {project!r} may have at most {most}")
+
+    def expect_receivers(self, receivers: Sequence[Receiver]) -> None:
+        """Raise ``InvalidInput`` for receivers that this service may not, or cannot, send to."""
+        for receiver in receivers:
+            if receiver.email is not None and not self.smtp_url:
+                raise InvalidInput(
+                    f"no e-mail can be sent to {receiver.email}: SCAMP_SMTP_URL of the service is not set"
+                )
+            if receiver.webhook is not None and is_forbidden_host(receiver.webhook, self.reachable_networks):
+                raise InvalidInput(
+                    f"webhooks may not go to {receiver.shown}, a private address, unless SCAMP_NOTIFY_NETWORKS of the "
+                    "service names its network"
+                )
+
+    @property
+    def reachable_networks(self) -> tuple[Network, ...]:
+        """The private networks that webhooks may reach."""
+        return _networks(self.notify_networks)
 
     def expect_autoscaler(self) -> None:
         """Raise ``InvalidInput`` if an autoscaler is to be asked for devices, but Ray is to be started here."""
@@ -194,6 +242,13 @@ def _absolute_path(folder: str) -> str:
     except UnicodeEncodeError:  # the name of a folder is any bytes, but what is shown and stored is text
         raise ValueError("must be a path in UTF-8") from None
     return str(Path(folder).expanduser().absolute())
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError("must be IP addresses or networks, such as 10.1.0.0/16,127.0.0.1") from None
 
 
 def _mistake(error: Any) -> str:

@@ -197,6 +197,7 @@ def clone_study(
     original = store.studies.get(study_id)
     spec = _spec_to_run_again(original, clone.name)
     settings.expect_priority(spec.project, spec.priority)
+    settings.expect_receivers(spec.notify)
     key = _key_of(access, idempotency_key)
     study = store.studies.create(
         spec.to_json(), code=original.code, idempotency_key=key, warnings=original.warnings, now=time.time()

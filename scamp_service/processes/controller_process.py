@@ -32,6 +32,7 @@ from scamp_service.files import keep_private
 from scamp_service.host import allow_many_files
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
 from scamp_service.model import Lease
+from scamp_service.notices.notifier import Notifier
 from scamp_service.processes.calibrator import Calibrator
 from scamp_service.processes.cycles import Cycles
 from scamp_service.processes.earlier_studies import earlier_of
@@ -60,6 +61,8 @@ MOST_CYCLES = 4
 """Cycles at once: to end an attempt, to give its devices to the next trial, and to find that nothing else follows."""
 START_TRIES = 3
 """Times that a run tries to start its Ray."""
+TELL_SECONDS = 15.0
+"""How long a run waits at its end for those who are told of it."""
 END_SECONDS = 8.0
 """How long a controller process may take to end. If its Ray has already died, a clean end would take a minute."""
 
@@ -107,6 +110,7 @@ def run_study(
     check_account(settings)
     expect_shared_database(settings.url)
     settings.expect_autoscaler()
+    settings.expect_receivers([*settings.notify, *spec.notify])
     _expect_listener(settings.ray_address)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
@@ -136,7 +140,17 @@ def run_study(
                 watch(store, study.id)
             news.wait()
         watch(store, study.id)
+        if spec.notify or settings.notify:
+            _tell(store, tick)
     return store, study.id
+
+
+def _tell(store: Store, tick: Callable[[], None]) -> None:
+    """Wait, but not long, until everybody was told; what is left is sent once a service runs."""
+    deadline = time.monotonic() + TELL_SECONDS
+    while store.deliveries.is_behind() and time.monotonic() < deadline:
+        tick()
+        time.sleep(0.1)
 
 
 def _start_ray(settings: Settings, stack: ExitStack) -> tuple[LocalRay, threading.Thread]:
@@ -297,6 +311,8 @@ class _Leader:
             errors=self._errors,
         )
         self._sweeper = Sweeper(self._store, settings, workers.remover)
+        self._notifier = Notifier(self._store, settings)
+        self._notifier.start()
         self._calibrator, self._data_dir, self._news = workers.calibrator, settings.data_dir, news
         self._recorded = 0.0
 
@@ -352,12 +368,14 @@ class _Leader:
             self._store.cluster.record(state, now=time.time())
 
     def close(self) -> None:
+        self._notifier.close()
         self._end_measurement()
         self._proposer.close()
         self._proxies.close()
         self._executor.close()
 
     def end(self) -> None:
+        self._notifier.close()
         self._end_measurement()
         self._proposer.close()
         self._proxies.close()

@@ -83,6 +83,7 @@ class Service:
         check_account(settings)
         expect_shared_database(settings.url)
         settings.expect_autoscaler()
+        settings.expect_receivers(settings.notify)
         self._lock = lock_data_dir(settings.data_dir)
         keep_private(settings)
         remove_forgotten()
@@ -316,7 +317,7 @@ def as_environment(settings: Settings) -> dict[str, str]:
     """
     values = {**settings.model_dump(mode="json", exclude_none=True), **dict.fromkeys(SECRETS, "")}
     return {
-        f"SCAMP_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
+        f"SCAMP_{name.upper()}": json.dumps(value) if isinstance(value, dict | list) else str(value)
         for name, value in values.items()
     }
 
@@ -327,7 +328,7 @@ def secrets_pipe(settings: Settings) -> Iterator[int]:
     reader, writer = os.pipe()
     try:
         with open(writer, "w") as stream:  # less than 64 KiB, so it never waits for the reader
-            json.dump({name: getattr(settings, name) for name in SECRETS}, stream)
+            json.dump(settings.model_dump(mode="json", include=set(SECRETS)), stream)
         yield reader
     finally:
         os.close(reader)

@@ -83,6 +83,12 @@ ALL_LIVE_TRIALS = (
     .where(one_of(_trials.c.state, *sorted(LIVE_TRIALS)), _trials.c.origin != Origin.EXTERNAL)
     .order_by(_trials.c.id)
 )
+WAITING_TRIALS = (
+    select(_trials.c.study_id, _trials.c.waits_for, func.count(), func.min(_trials.c.id))
+    .where(one_of(_trials.c.state, TrialState.WAITING, TrialState.QUEUED), _trials.c.waits_for.is_not(None))
+    .group_by(_trials.c.study_id, _trials.c.waits_for)
+    .order_by(_trials.c.study_id)
+)
 _tallies, _measured = schema.tallies, schema.measured
 TALLIES = select(_tallies.c.name, _tallies.c.num).where(_tallies.c.study_id == bindparam("study_id"))
 EVERY_TALLY = (

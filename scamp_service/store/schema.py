@@ -23,7 +23,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 
 from placement.model import Offer
 from scamp_service.access.model import AuditEntry, Role, Token, User
-from scamp_service.model import Attempt, Choice, Event, Json, LogLine, Metric, Sized, Study, Trial
+from scamp_service.model import Attempt, Choice, Delivery, Event, Json, LogLine, Metric, Sized, Study, Trial
 from scamp_service.store.tallies import Measurements
 
 REVISION = "0.1.0"
@@ -409,6 +409,28 @@ events = Table(
     metadata,
     *_columns(Event, Column("id", Key, primary_key=True)),
     Index("ix_scamp_events_study", "study_id", "id"),
+)
+
+notifier = Table(
+    "scamp_notifier",
+    metadata,
+    Column("id", sa.Integer, CheckConstraint("id = 1", name="ck_notifier_one_row"), primary_key=True),
+    Column("secret", sa.String(100), nullable=False),
+    Column("cursor", sa.BigInteger, nullable=False),  # the last event that was looked at
+)
+
+deliveries = Table(
+    "scamp_deliveries",
+    metadata,
+    *_columns(
+        Delivery,
+        Column("id", Key, primary_key=True),
+        Column("webhook_id", sa.String(40), nullable=False, unique=True),
+        Column("study_id", Key, ForeignKey("scamp_studies.id")),
+    ),
+    Index("ix_scamp_deliveries_state", "state", "next_at"),
+    Index("ix_scamp_deliveries_study", "study_id", "id"),
+    Index("ix_scamp_deliveries_created", "created_at"),
 )
 
 cluster = Table(

@@ -24,6 +24,7 @@ from scamp_service.store.parts.attempts import Attempts
 from scamp_service.store.parts.blobs import Blobs
 from scamp_service.store.parts.cluster import Cluster
 from scamp_service.store.parts.counts import Counts
+from scamp_service.store.parts.deliveries import Deliveries
 from scamp_service.store.parts.events import Events
 from scamp_service.store.parts.external import External
 from scamp_service.store.parts.leases import Leases, lease_params
@@ -46,6 +47,7 @@ class Store:
     - ``leases`` and ``cluster``: who leads, and the cluster as the leader sees it
     - ``table``: the table of a study's trials, for the API
     - ``external``: studies and trials that other programs run through Optuna. No lease fences these writes.
+    - ``deliveries``: notices on their way to receivers
     - ``removals``: what the sweeper removes
     - ``users``, ``tokens`` and ``audit``: who may do what, and who did what
     """
@@ -72,6 +74,7 @@ class Store:
         self.cluster = Cluster(database, fence)
         self.table = TrialTable(database)
         self.external = External(database)
+        self.deliveries = Deliveries(database, fence)
         self.removals = Removals(database, fence)
         self.users = Users(database, actor=actor)
         self.tokens = Tokens(database, actor=actor)

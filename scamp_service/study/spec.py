@@ -17,6 +17,7 @@ from estimators.axes import AXES
 from estimators.model import Plan
 from placement.packing.projects import DEFAULT_PROJECT
 from scamp.shown import PREDICTED, first_names
+from scamp_service.receivers import MOST_RECEIVERS, Receiver
 from scamp_service.study.budget import MAX_OBJECTIVES, MAX_REPORTS, Budget
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
@@ -61,7 +62,7 @@ class StudySpec(Strict):
     ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it
     before it trains. An empty ``space`` is in the user's class, and not known yet (see
     ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
-    on how a batch is divided, nor on interruptions.
+    on how a batch is divided, nor on interruptions. ``notify`` lists who is told what of the study.
     """
 
     name: Title
@@ -81,6 +82,7 @@ class StudySpec(Strict):
     budget: Budget = Budget()
     plan: dict[Name, Any] | None = None
     guard: bool = True
+    notify: Annotated[list[Receiver], at_most(MOST_RECEIVERS)] = Field(default=[], max_length=MOST_RECEIVERS)
 
     @model_validator(mode="before")
     @classmethod

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from scamp_service.lifecycle import StudyState, TrialState, seen_state
 from scamp_service.limits import Scores, Used
-from scamp_service.model import Attempt, Study, Totals
+from scamp_service.model import Attempt, Study, Totals, WaitingTrials
 from scamp_service.store import queries
 from scamp_service.store.database import Database
 from scamp_service.store.parts.part import Part
@@ -81,6 +81,12 @@ class Counts(Part):
             leaders=self._trials.leaders(study.id, spec.objective) if has_targets and not several else (),
             scores=(scores or self._trials.complete_scores)(study.id, objectives) if has_targets and several else {},
         )
+
+    def waiting(self) -> list[WaitingTrials]:
+        """The trials that wait for their first plan or run, by study and by what they wait for."""
+        rows = self._rows(queries.WAITING_TRIALS)
+        reasons = {trial.id: trial.reason for trial in self._trials.with_ids([row[3] for row in rows])}
+        return [WaitingTrials(row[0], row[1], row[2], reasons.get(row[3], "")) for row in rows]
 
     def totals(self) -> Totals:
         """Counts over all studies."""

@@ -66,6 +66,7 @@ _DELETE = (
 )
 _DELETE_TALLIES = sa.delete(schema.tallies).where(schema.tallies.c.study_id == bindparam("_id"))
 _DELETE_ATTRIBUTES = sa.delete(schema.study_attributes).where(schema.study_attributes.c.study_id == bindparam("_id"))
+_DELETE_DELIVERIES = sa.delete(schema.deliveries).where(schema.deliveries.c.study_id == bindparam("_id"))
 _STUDY = (
     select(_S.c.id, _S.c.name, _S.c.state, _S.c.spec, _S.c.reason, _S.c.ends_as)
     .where(_S.c.id == bindparam("study_id"), _S.c.state != StudyState.DELETED)
@@ -242,6 +243,7 @@ class Requests(WritingPart):
             connection.execute(_DELETE_TALLIES, {"_id": study_id})
             connection.execute(_DELETE_ATTRIBUTES, {"_id": study_id})
             if connection.execute(_DELETE, {"_id": study_id}).first():
+                connection.execute(_DELETE_DELIVERIES, {"_id": study_id})
                 self._record(connection, "delete", study_id, name=row.name)
                 self._emit_study(connection, study_id, row.name, StudyState.DELETED, now=now)
 
