@@ -314,6 +314,25 @@ class Client:
         """The memory correction learned for each family of the study and each layout: bytes to add, and evidence."""
         return cast(list[JsonObject], self._http.request("GET", f"/v1/studies/{study_id}/learned"))
 
+    # --- notices -------------------------------------------------------------------------------------------------
+
+    def deliveries(self, study_id: int | None = None) -> Iterator[JsonObject]:
+        """Who was told what by webhook or e-mail, and what came of it, the newest first, fetched page by page.
+
+        With ``study_id`` only deliveries about this study.
+        """
+        filters: dict[str, Any] = {} if study_id is None else {"study_id": study_id}
+        return self._http.pages("/v1/deliveries", {"newest_first": "true", **filters})
+
+    def test_receivers(self, study_id: int | None = None) -> list[JsonObject]:
+        """Send a test to each receiver that a study names, or to those of SCAMP_NOTIFY; returns the deliveries.
+
+        The controller sends them in a moment; ``deliveries`` says what came of it. Raises ``NotFound``, and
+        ``InvalidInput`` if nobody is named.
+        """
+        answer = self._http.request("POST", "/v1/deliveries:test", json={"study_id": study_id})
+        return cast(list[JsonObject], answer)
+
     # --- cluster and events --------------------------------------------------------------------------------------
 
     def cluster(self) -> JsonObject:

@@ -211,6 +211,28 @@ export interface CurveView {
   resumed: number[];
 }
 
+export type DeliveryState = "WAITING" | "DELIVERED" | "GIVEN_UP";
+
+export interface DeliveryView {
+  id: number;
+  /** `webhook-id` of every attempt */
+  webhook_id: string;
+  kind: string;
+  study_id: number | null;
+  /** the e-mail address, or the URL without its path, which may be a secret */
+  to: string;
+  text: string;
+  state: DeliveryState;
+  num_attempts: number;
+  /** what came of the last attempt */
+  answer: string;
+  /** seconds since the epoch, UTC */
+  created_at: number;
+  /** when it is tried next; null once it has ended */
+  next_at: number | null;
+  ended_at: number | null;
+}
+
 export interface DescendantView {
   number: number;
   state: TrialState;
@@ -512,6 +534,12 @@ export interface Page_AuditView_ {
 
 export interface Page_CurveView_ {
   items: CurveView[];
+  /** `after` of the next page, which `Link` also has; null on the last page */
+  next?: number | null;
+}
+
+export interface Page_DeliveryView_ {
+  items: DeliveryView[];
   /** `after` of the next page, which `Link` also has; null on the last page */
   next?: number | null;
 }

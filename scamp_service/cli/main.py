@@ -80,6 +80,17 @@ def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = DEMO) 
         _keep(service)
 
 
+@app.command(name="webhook-secret")
+def webhook_secret(data_dir: DataDir = None) -> None:
+    """Print the secret that signs webhooks, for their receivers to check that they come from here."""
+    from scamp_service.store.store import Store
+
+    settings = settings_of(data_dir=data_dir)
+    store = Store(settings.url)
+    print(store.deliveries.begin()[1])
+    store.close()
+
+
 @app.command(hidden=True)
 def controller() -> None:
     """Run the controller process of a service; `serve` starts it."""

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from placement.packing.projects import Project
 from scamp_service.errors import InvalidInput
+from scamp_service.receivers import Receiver
 from scamp_service.settings import Settings
 from scamp_service.store.database import expect_shared_database
 from scamp_service.store.store import Store
@@ -107,6 +108,41 @@ def test_projects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SCAMP_PROJECTS", wrong)
         with pytest.raises(InvalidInput, match="SCAMP_PROJECTS"):
             Settings()
+
+
+def test_receivers_are_json_and_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCAMP_NOTIFY", '[{"webhook": "https://example.org/secret", "on": ["trial.failed"]}]')
+    (receiver,) = Settings().notify
+    assert receiver.address == "https://example.org/secret" and receiver.on == ["trial.failed"]
+    for wrong, words in (
+        ('[{"webhook": "https://example.org/secret", "on": ["nothing"]}]', "SCAMP_NOTIFY must be 'study.ended'"),
+        ('[{"on": ["trial.failed"]}]', "SCAMP_NOTIFY must have either webhook"),
+        ("https://example.org/secret", "SCAMP_NOTIFY must be JSON, such as"),
+    ):
+        monkeypatch.setenv("SCAMP_NOTIFY", wrong)
+        with pytest.raises(InvalidInput, match=words) as refused:
+            Settings()
+        assert "secret" not in str(refused.value)
+
+
+def test_receivers_that_cannot_be_sent_to_are_refused() -> None:
+    mail, hook = Receiver(email="ada@example.org"), Receiver(webhook="http://10.1.2.3:8080/secret")
+    with pytest.raises(InvalidInput, match=r"no e-mail can be sent to ada@example\.org: SCAMP_SMTP_URL"):
+        Settings().expect_receivers([mail])
+    with pytest.raises(
+        InvalidInput, match=r"webhooks may not go to http://10\.1\.2\.3:8080/…, .* SCAMP_NOTIFY_NETWORKS"
+    ):
+        Settings(notify_networks="10.2.0.0/16").expect_receivers([hook])
+    Settings(notify_networks="10.2.0.0/16, 10.1.2.3", smtp_url="smtp://mail.test").expect_receivers([mail, hook])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("notify_networks", "10.1/16x"), ("smtp_url", "mail.example.org"), ("smtp_url", "http://mail.example.org")],
+)
+def test_a_network_or_a_mail_server_that_is_none_is_refused(option: str, value: str) -> None:
+    with pytest.raises(InvalidInput, match=f"SCAMP_{option.upper()}"):
+        Settings(**{option: value})
 
 
 def test_a_ray_that_is_started_here_has_no_autoscaler() -> None:

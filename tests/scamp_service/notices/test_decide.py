@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,7 +79,7 @@ def test_a_value_that_is_not_finite_is_null_in_the_data() -> None:
 def test_a_project_near_its_quota_is_told_at_80_and_at_100_percent() -> None:
     quotas, live = {"vision": 100.0, "text": 100.0, "new": 10.0}, {"vision": frozenset({3})}
     near, full = quota_near(quotas, {"vision": 80.0, "text": 101.0}, live, 5.0)
-    assert (near.topic, near.concerns) == ("quota vision 80 100", {3})
+    assert (near.topic, near.concerns) == ("quota vision 80 100", frozenset({3}))
     assert near.text == ("Project “vision” has used 80 % of its 100 MiB·hours; at 100 % no other trial of it starts.")
     assert (full.topic, full.concerns) == ("quota text 100 100", frozenset())
     assert quota_near(quotas, {"vision": 79.0}, live, 5.0) == []
@@ -107,7 +107,7 @@ def ended(number: int = 1) -> Notice:
 def rows_of(
     notices: Sequence[Notice],
     receivers: Sequence[Receiver],
-    recent: dict[tuple[str, str, int | None], int] | None = None,
+    recent: Mapping[Any, int] | None = None,
     last: dict[tuple[str, str], float] | None = None,
     now: float = 10.0,
 ) -> list[dict[str, Any]]:
