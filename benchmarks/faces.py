@@ -1,0 +1,22 @@
+"""Measures what people see and are told of a service: webhooks while processes are killed.
+
+Prints every case, and last the figures as one line of JSON. Use --only, --cases and --results to run a part of the
+cases and to continue later.
+
+A part is a module as ``benchmarks.running.runner`` describes it, and a line of ``PARTS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from benchmarks.facing import hooks_part
+from benchmarks.running.part import Part
+from benchmarks.running.runner import run_parts
+
+COMMAND = "python -m benchmarks.faces --results FILE --write PAGE"
+PARTS: Mapping[str, Part] = {"hooks": hooks_part}
+
+
+if __name__ == "__main__":
+    run_parts(__doc__, "What people see and are told", COMMAND, PARTS, 600)

@@ -1,0 +1,1 @@
+"""Parts of ``benchmarks.faces``: what people are told."""
