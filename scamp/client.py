@@ -321,8 +321,7 @@ class Client:
 
         With ``study_id`` only deliveries about this study.
         """
-        filters: dict[str, Any] = {} if study_id is None else {"study_id": study_id}
-        return self._http.pages("/v1/deliveries", {"newest_first": "true", **filters})
+        return self._http.pages(_deliveries_of(study_id), {"newest_first": "true"})
 
     def test_receivers(self, study_id: int | None = None) -> list[JsonObject]:
         """Send a test to each receiver that a study names, or to those of SCAMP_NOTIFY; returns the deliveries.
@@ -330,7 +329,7 @@ class Client:
         The controller sends them in a moment; ``deliveries`` says what came of it. Raises ``NotFound``, and
         ``InvalidInput`` if nobody is named.
         """
-        answer = self._http.request("POST", "/v1/deliveries:test", json={"study_id": study_id})
+        answer = self._http.request("POST", f"{_deliveries_of(study_id)}:test")
         return cast(list[JsonObject], answer)
 
     # --- cluster and events --------------------------------------------------------------------------------------
@@ -351,6 +350,10 @@ class Client:
         respond for more than half a minute.
         """
         return self._http.events(after, {} if study_id is None else {"study_id": study_id})
+
+
+def _deliveries_of(study_id: int | None) -> str:
+    return "/v1/deliveries" if study_id is None else f"/v1/studies/{study_id}/deliveries"
 
 
 def submit(

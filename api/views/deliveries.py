@@ -6,17 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from api.views.studies import RequestBody
 from api.views.view import Count, Time, View
 from scamp_service.lifecycle import DeliveryState
 from scamp_service.model import Delivery
 from scamp_service.notices.notifier import shown
-
-
-class Tested(RequestBody):
-    """The receivers to test."""
-
-    study_id: Annotated[int | None, Field(description="those of this study; null: those of SCAMP_NOTIFY", ge=1)] = None
 
 
 class DeliveryView(View):

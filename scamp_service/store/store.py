@@ -74,7 +74,7 @@ class Store:
         self.cluster = Cluster(database, fence)
         self.table = TrialTable(database)
         self.external = External(database)
-        self.deliveries = Deliveries(database, fence)
+        self.deliveries = Deliveries(database, fence, actor)
         self.removals = Removals(database, fence)
         self.users = Users(database, actor=actor)
         self.tokens = Tokens(database, actor=actor)

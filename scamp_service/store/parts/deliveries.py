@@ -93,6 +93,8 @@ class Deliveries(WritingPart):
             gone = {key for key, state in states.items() if state in (None, StudyState.DELETED)}
             if rows := [delivery for delivery in deliveries if delivery["study_id"] not in gone]:
                 connection.execute(sa.insert(_D), rows)
+                for key in sorted(study_ids - gone) or [None]:
+                    self._record(connection, "test receivers", key)  # nobody asks for other deliveries
             if cursor:
                 connection.execute(_SET_CURSOR, {"_cursor": cursor})
 

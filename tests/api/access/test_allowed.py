@@ -17,7 +17,7 @@ from tests.services.serving import InProcess, fill, full_spec, settings_in
 
 SHARED = "0123456789abcdef-shared"
 OPEN = {"/healthz", "/readyz", "/login", "/logout", "/static/{version}/{path:path}"}
-OF_ALL = {"/metrics", "/v1/users", "/v1/audit", "/v1/audit.csv"}
+OF_ALL = {"/metrics", "/v1/users", "/v1/audit", "/v1/audit.csv", "/v1/deliveries", "/v1/deliveries:test"}
 """Only for those who may read everything, or partly."""
 ANYBODY = {
     "/",
@@ -145,8 +145,9 @@ def test_only_admins_of_the_service_manage_users_and_read_the_audit_log(team: Te
     assert team.ask(who, "PATCH", f"/v1/users/{who}", json={"is_admin": True}).status_code in (403, 404)
     assert team.ask(who, "POST", "/v1/tokens", json={"name": "t", "user": "root"}).status_code == 403
     assert team.ask(who, "GET", "/v1/tokens?every=true").status_code == 403
-    for path in ("/v1/audit", "/v1/audit.csv", "/metrics"):
+    for path in ("/v1/audit", "/v1/audit.csv", "/metrics", "/v1/deliveries"):
         assert team.ask(who, "GET", path).status_code == 403
+    assert team.ask(who, "POST", "/v1/deliveries:test").status_code == 403
     assert team.ask(who, "PUT", f"/v1/projects/vision/members/{who}", json={"role": "admin"}).status_code == 403
     assert {user["name"] for user in team.ask(who, "GET", "/v1/users").json()} <= {who, "editor"}
 

@@ -23,22 +23,22 @@ def api(tmp_path: Path) -> Iterator[InProcess]:
 
 def test_the_receivers_of_a_study_or_of_the_settings_are_tested(api: InProcess) -> None:
     study = api.submit({**SPEC, "notify": [SLACK, {"email": "ada@example.org"}]}).json()["id"]
-    tested = api.post("/v1/deliveries:test", json={"study_id": study})
+    tested = api.post(f"/v1/studies/{study}/deliveries:test")
     assert tested.status_code == 201
     assert [(row["kind"], row["to"], row["study_id"], row["state"]) for row in tested.json()] == [
         ("test", "https://hooks.example.org/…", study, "WAITING"),
         ("test", "ada@example.org", study, "WAITING"),
     ]
-    (ours,) = api.post("/v1/deliveries:test", json={}).json()
+    (ours,) = api.post("/v1/deliveries:test").json()
     assert (ours["to"], ours["study_id"], ours["num_attempts"]) == ("https://ours.test/…", None, 0)
     listed = api.get("/v1/deliveries").json()["items"]
     assert listed == [*tested.json(), ours]
-    assert api.get(f"/v1/deliveries?study_id={study}").json()["items"] == tested.json()
+    assert api.get(f"/v1/studies/{study}/deliveries").json()["items"] == tested.json()
     assert "secret" not in api.get("/v1/deliveries").text
 
 
 def test_deliveries_come_in_pages(api: InProcess) -> None:
-    ids = [api.post("/v1/deliveries:test", json={}).json()[0]["id"] for _ in range(3)]
+    ids = [api.post("/v1/deliveries:test").json()[0]["id"] for _ in range(3)]
     first = api.get("/v1/deliveries?newest_first=true&limit=2").json()
     assert [row["id"] for row in first["items"]] == ids[:0:-1]
     rest = api.get(f"/v1/deliveries?newest_first=true&limit=2&after={first['next']}").json()
@@ -47,10 +47,10 @@ def test_deliveries_come_in_pages(api: InProcess) -> None:
 
 def test_a_test_of_nobody_is_refused(api: InProcess) -> None:
     study = api.submit().json()["id"]
-    answer = api.post("/v1/deliveries:test", json={"study_id": study})
+    answer = api.post(f"/v1/studies/{study}/deliveries:test")
     assert answer.status_code == 422 and f"study {study} names no receivers" in answer.json()["detail"]
-    assert api.post("/v1/deliveries:test", json={"study_id": 99}).status_code == 404
-    assert api.post("/v1/deliveries:test", json={"url": "http://127.0.0.1/"}).status_code == 422
+    assert api.post("/v1/studies/99/deliveries:test").status_code == 404
+    assert api.get("/v1/studies/99/deliveries").status_code == 404
 
 
 def test_a_study_whose_receivers_cannot_be_sent_to_is_refused(tmp_path: Path) -> None:
