@@ -8,8 +8,9 @@ values; ``workloads.training.updates`` does what they ask for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-params")
@@ -133,3 +134,10 @@ def wrong_value(name: str, value: object) -> str:
     if rule is None or value is None or rule.is_met(value):
         return ""
     return f"{name} is {rule.words}; got {value!r}"
+
+
+def never_read(name: str, others: Iterable[str]) -> str:
+    """Words for a parameter that no code reads, with the most similar of the ``others`` that might be meant."""
+    close = get_close_matches(name, sorted(others), 1, 0.7)
+    advice = f"did you mean {close[0]!r}?" if close else "remove it, or read it in the workload"
+    return f"the workload never reads the parameter {name!r}: {advice}"

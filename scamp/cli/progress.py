@@ -280,7 +280,7 @@ def _row(
         beginning = "a copy" if trial["origin"] == "BRANCH" else "begins with weights"
         tail += f" ({beginning} of trial {trial['parent_number']})"
     number = f"{'*' if is_on_front else ''}{trial['number']}"
-    return [number, Text(state.lower(), COLOURS.get(state, "")), *values, trial.get("plan_text") or ""], Text(
+    return [number, Text(state.lower(), COLOURS.get(state, "")), *values, trial.get("plan_short") or ""], Text(
         tail, "dim"
     )
 

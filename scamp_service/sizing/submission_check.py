@@ -26,6 +26,7 @@ from scamp_service.study.user_code.checking import check_code
 from scamp_service.study.values import Params
 from scamp_service.study.workload_names import BUILT_INS, is_file
 from workloads.options import NAMES as OPTIONS
+from workloads.options import never_read
 
 TRY_SECONDS = 15
 """Seconds of processor time to import the workload and try candidates; afterwards it is only imported."""
@@ -202,7 +203,7 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
     if spec.search.one_shot is not None and SUPERNET not in dry_run.read:
         wrong.append(f"search.one_shot: the workload never reads the parameter {SUPERNET!r}, so it has no supernet")
     for name in dict.fromkeys([*spec.space, *spec.fixed]):
-        hint, similar = _did_you_mean(name, free), _did_you_mean(name, sorted({*free, *dry_run.quoted} - study_params))
+        similar = _did_you_mean(name, sorted({*free, *dry_run.quoted} - study_params))
         may_be_read = name in dry_run.read or name in dry_run.mentioned or name in dry_run.absent
         if name in READ_BY_SCAMP:
             continue
@@ -213,8 +214,7 @@ def judge(spec: StudySpec, dry_run: DryRun) -> list[str]:
         elif may_be_read:
             doubtful.append(name)
         else:
-            advice = hint or ": remove it from the study, or read it in the workload"
-            wrong.append(f"the workload never reads the parameter {name!r}{advice}")
+            wrong.append(never_read(name, free))
     if wrong:
         raise InvalidInput("; ".join(wrong))
     warnings = [*_failures(dry_run), *misspelt]

@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from difflib import get_close_matches
 from inspect import unwrap
 from pathlib import Path
 from types import FunctionType
@@ -29,6 +28,7 @@ from estimators.tracing.session.modes import NoInit
 from scamp.user_code.own_imports import OUR_FOLDERS
 from scamp.workload.datasets import NAMES as SETS
 from workloads.options import NAMES as OPTIONS
+from workloads.options import never_read
 from workloads.protocol import Workload
 from workloads.refusals import (
     MESSAGE_CHARACTERS,
@@ -180,10 +180,7 @@ def unread(params: NotingParams, workload: type, folder: Path) -> str:
     names = sorted(doubtful - set(mentioned(doubtful, workload, folder)))
     if not names:
         return ""
-    others = {*params.read, *OPTIONS, "batch", *quoted_names(folder)} - params.given
-    close = get_close_matches(names[0], sorted(others), 1, 0.7)
-    advice = f"did you mean {close[0]!r}?" if close else "remove it, or read it in the workload"
-    return f"the workload never reads the parameter {names[0]!r}: {advice}"
+    return never_read(names[0], {*params.read, *OPTIONS, "batch", *quoted_names(folder)} - params.given)
 
 
 def _texts_of_later_methods(workload: type) -> set[str]:

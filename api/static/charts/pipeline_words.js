@@ -17,7 +17,7 @@ const FACTORS = [
  * @returns {string}
  */
 export function shareWords({ makespan, unit, bubble_share: bubble, communication_share: communication }) {
-  const words = [`predicted ${timeWords(makespan, unit)}`, `${percent(bubble)} bubble`];
+  const words = [`predicted ${timeWords(makespan, unit)}`, `on average ${percent(bubble)} bubble`];
   if (communication !== null) words.push(`${percent(communication)} communication`);
   return words.join(" · ");
 }

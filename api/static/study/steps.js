@@ -4,7 +4,7 @@ import { Against } from "../charts/against.js";
 import { head } from "../charts/chart.js";
 import { aside, card, chartBox } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
-import { plural, stepWords } from "../format.js";
+import { stepWords } from "../format.js";
 
 /** @import { Summary } from "../answers.d.ts" */
 /** @import { Open } from "../charts/chart.js" */
@@ -89,10 +89,10 @@ class Steps extends Against {
 export function stepErrorWords({ step_error_pct: error }, peaks) {
   if (error.median !== null && error.max !== null)
     return `Median error ${error.median.toFixed(0)} %, worst ${error.max.toFixed(0)} %. Predictions are for a gang alone on its host.`;
-  const timed = [...peaks.values()].filter(({ attempts }) =>
-    attempts.some((peak) => peak.measured_step_seconds),
-  ).length;
-  return timed
-    ? `${plural(timed, "trial")} timed, but no time was predicted: the speed of these devices was not known when they were planned. It is measured when no study runs, or by “scamp calibrate”.`
-    : "";
+  const timed = [...peaks.values()].flatMap(({ attempts }) =>
+    attempts.map((peak) => peak.measured_step_seconds).filter(Boolean),
+  );
+  if (!timed.length) return "";
+  const range = [...new Set([Math.min(...timed), Math.max(...timed)].map(stepWords))].join(" to ");
+  return `Measured: ${range}. None was predicted, as the speed of these devices was not known yet: it is measured when no study runs, or by “scamp calibrate”.`;
 }

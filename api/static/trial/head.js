@@ -115,13 +115,14 @@ function drawStep({ trial, attempts }) {
   const timed = attempts.findLast((attempt) => attempt.measured_step_seconds);
   const { predicted_step_seconds: predicted, measured_step_seconds: measured } = timed ?? trial;
   const shares = [timed?.predicted_communication_share, timed?.measured_communication_share].map(shareWords);
-  const waiting = shares[1] === "–" ? "" : ` · ranks wait ${shares.join(" / ")} of it`;
+  const waiting =
+    shares[1] === "–" ? "" : ` · ranks wait at least ${shares.filter((share) => share !== "–").join(" / ")}`;
   const checks = trial.check_share ? ` · checks took ${(100 * trial.check_share).toFixed(1)} % of its time` : "";
   const times = (predicted && measured ? `× ${(measured / predicted).toFixed(2)}` : "") + waiting + checks;
   byId("step-time").replaceChildren(
     `${stepWords(predicted)} / ${stepWords(measured)}`,
     " ",
-    h("small", { title: "measured over predicted; predicted and measured share of communication; checks" }, times),
+    h("small", { title: "measured over predicted; share in which the rank that waits least waits; checks" }, times),
   );
 }
 

@@ -19,7 +19,6 @@ const COLUMNS = [
     id: "options-seconds",
     title: "by the costs of blocks, if every rank has a core for itself",
   },
-  { name: "Waiting", numeric: true, title: "share of a step in which ranks wait for each other" },
   { name: "" },
 ];
 
@@ -64,7 +63,6 @@ function optionRow(option) {
     `${least}${count(option.reserved_mib)}`,
     option.relative_device_seconds === null ? "–" : `× ${option.relative_device_seconds.toFixed(2)}`,
     stepWords(option.seconds),
-    option.communication_share === null ? "–" : `${(100 * option.communication_share).toFixed(0)} %`,
   ];
   const verdict = option.chosen
     ? "chosen"

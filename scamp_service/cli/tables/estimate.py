@@ -82,7 +82,8 @@ def _virtual_table(estimate: Estimate) -> Table:
     for option in estimate.options:
         cost, time = option.prediction, estimate.step_time(option)
         least = "≥" if option.is_bound else ""
-        cells = [*_parts(option, size), f"{least}{size(cost.peak_bytes)}", f"{least}{size(cost.reserved_mib * MIB)}"]
+        reserved = str(cost.reserved_mib) if unit == "MiB" else size(cost.reserved_mib * MIB)
+        cells = [*_parts(option, size), f"{least}{size(cost.peak_bytes)}", f"{least}{reserved}"]
         cells += [_largest(estimate, option)] if limited else []
         cells += ["" if time is None else short_seconds(time.seconds)] if timed else []
         _add(table, estimate, option, cells)

@@ -97,7 +97,7 @@ def test_where_the_speed_of_devices_is_not_known_the_pages_say_so(open_page: Cal
     expect(study.locator("#steps .blank")).to_contain_text("once its steps have been timed")
     expect(study.locator("#steps-errors")).to_be_empty()
     fill.report(trial, 1, 10, 0.5, 36)
-    expect(study.locator("#steps-errors")).to_contain_text("1 trial timed, but no time was predicted")
+    expect(study.locator("#steps-errors")).to_contain_text("Measured: 45 ms. None was predicted, as the speed")
     expect(study.locator("#steps .body")).to_be_hidden()
     page = open_page(f"/studies/{store.trials.get(trial).study_id}/trials/0")
     expect(page.locator("#step-time")).to_have_text("– / 45 ms")

@@ -119,7 +119,9 @@ def test_a_trial_draws_a_step_of_its_pipeline(open_page: Callable[..., Page], st
     trial = plan_pipeline(fill)
     page = open_page(f"/studies/{store.trials.get(trial).study_id}/trials/0")
     step = page.locator("#timeline svg.step")
-    expect(page.locator("#timeline-aside")).to_have_text("predicted 161 ms · 20 % bubble · 5.0 % communication")
+    expect(page.locator("#timeline-aside")).to_have_text(
+        "predicted 161 ms · on average 20 % bubble · 5.0 % communication"
+    )
     expect(
         page.get_by_role("img", name="One optimizer step of a pipeline of 2 stages and 4 micro-batches")
     ).to_be_visible()

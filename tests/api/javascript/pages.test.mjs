@@ -136,10 +136,13 @@ test("errors of predictions are said in words, or nothing is said", () => {
     stepErrorWords({ step_error_pct: { median: 18.2, max: 26 } }, new Map()),
     /^Median error 18 %, worst 26 %\./,
   );
-  const timed = new Map([[0, { attempts: [{ measured_step_seconds: 0.1 }] }]]);
+  const timed = new Map([
+    [0, { attempts: [{ measured_step_seconds: 0.1 }, { measured_step_seconds: null }] }],
+    [1, { attempts: [{ measured_step_seconds: 2 }] }],
+  ]);
   assert.match(
     stepErrorWords({ step_error_pct: { median: null } }, timed),
-    /^1 trial timed, but no time was predicted/,
+    /^Measured: 100 ms to 2 s\. None was predicted/,
   );
 });
 

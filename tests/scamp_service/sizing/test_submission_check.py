@@ -94,7 +94,7 @@ def test_a_parameter_that_is_never_read_and_an_unknown_objective_are_refused_tog
     assert str(refused.value) == (
         "the objective is 'los', but evaluate returns loss: did you mean 'loss'?; "
         "the workload never reads the parameter 'widht': did you mean 'width'?; "
-        "the workload never reads the parameter 'depth': remove it from the study, or read it in the workload"
+        "the workload never reads the parameter 'depth': remove it, or read it in the workload"
     )
 
 
