@@ -121,7 +121,10 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that also refuses repeated keys, and aliases, which can expand a short text without end."""
+    """A safe loader that also refuses repeated keys, and aliases, which can expand a short text without end.
+
+    Keys such as "on" and "no" are text, as in YAML 1.2; YAML 1.1, which PyYAML follows, reads true and false.
+    """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -136,5 +139,7 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} is repeated", key.start_mark
                 )
+            if key.tag == "tag:yaml.org,2002:bool":
+                key.tag = "tag:yaml.org,2002:str"
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
         return super().construct_mapping(node, deep=deep)

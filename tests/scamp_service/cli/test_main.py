@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standardwebhooks import Webhook
 
 from tests.conftest import Scamp
 from tests.services.processes import Served, run_scamp
+from tests.services.receiving import receiving
 from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
-CLUSTER = {"SCAMP_VIRTUAL_DEVICES": "2", "SCAMP_DEVICE_MIB": "88"}
+CLUSTER = {"SCAMP_VIRTUAL_DEVICES": "2", "SCAMP_DEVICE_MIB": "88", "SCAMP_NOTIFY_NETWORKS": "127.0.0.1"}
 
 # A model that ScaMP has never seen, in a folder: the study, the workload, and a module that the workload imports.
 STUDY = """
@@ -104,8 +106,14 @@ def as_json(scamp: Scamp, service: Served, *arguments: str) -> Any:
 @pytest.mark.sample
 def test_a_model_never_seen_before_is_tuned_through_a_service(scamp: Scamp, service: Served, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "mine")
-    done = scamp(service.data_dir, "submit", folder / "study.yaml", "--working-dir", folder, SCAMP_ADDRESS=service.url)
-    assert done.returncode == 0, done.stderr
+    mine = folder / "study.yaml", "--working-dir", folder
+    with receiving() as hooks:
+        notify = f"notify=[{{webhook: '{hooks.url}', on: [study.ended]}}]"
+        done = scamp(service.data_dir, "submit", *mine, "--set", notify, SCAMP_ADDRESS=service.url)
+        assert done.returncode == 0, done.stderr
+        headers, body = until(lambda: hooks.requests, "the receiver is told")[0]
+    secret = scamp(service.data_dir, "webhook-secret").stdout.strip()
+    assert Webhook(secret).verify(body, headers)["data"]["study"]["state"] == "COMPLETED"
     assert "study 1: http" in done.stdout and "2 completed" in done.stdout
     small, large = sorted(as_json(scamp, service, "trials", "1"), key=lambda trial: trial["number"])
     assert (small["num_ranks"], large["num_ranks"]) == (1, 2), "the larger one does not fit on one device"

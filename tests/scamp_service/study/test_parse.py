@@ -39,6 +39,14 @@ def test_text_mapping_and_json_say_the_same() -> None:
     assert parse_study(TEXT.encode()) == spec
 
 
+def test_a_key_that_older_yaml_takes_for_true_is_a_name() -> None:
+    text = json.dumps(study()).rstrip("}") + "}}, notify: [{email: ada@example.org, on: [trial.failed]}]}"
+    receiver = parse_study(text).notify[0]
+    assert (receiver.email, receiver.on) == ("ada@example.org", ["trial.failed"])
+    again = parse_study(study_text(parse_study(text))).notify
+    assert again == [receiver] and parse_study(parse_study(text).as_given()).notify == again
+
+
 def test_numbers_are_read_as_they_are_written() -> None:
     spec = parse_study(TEXT)
     lr, width = spec.space["lr"], spec.space["width"]
