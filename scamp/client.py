@@ -121,6 +121,10 @@ class Client:
         """Ask the service to stop a study, and return it; no effect when it has ended."""
         return self._http.change("POST", f"/v1/studies/{study_id}:stop")
 
+    def stop_trial(self, study_id: int, number: int) -> JsonObject:
+        """Ask the service to stop one trial, and return it; no effect when it has ended. Raises ``NotFound``."""
+        return self._http.change("POST", f"/v1/studies/{study_id}/trials/{number}:stop")
+
     def pause(self, study_id: int) -> JsonObject:
         """Stop the running trials of a study, start none, and return it. Raises ``NotFound`` and ``Conflict``."""
         return self._http.change("POST", f"/v1/studies/{study_id}:pause")

@@ -41,7 +41,8 @@ class TrialState(StrEnum):
     """States of a trial. WAITING: it has no plan yet. QUEUED: it has a plan and waits for devices.
 
     INFEASIBLE: no plan fits the devices of the cluster. It becomes WAITING again when the cluster grows while the study
-    runs. CANCELLED: the study ended first. It becomes WAITING again when the limit that ended the study is raised.
+    runs. CANCELLED: the study ended first, or a user stopped it. It becomes WAITING again when the limit that ended the
+    study is raised.
     """
 
     WAITING = "WAITING"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from api.access.allowed import TheAccess
 from api.routes.answers import page_of, problems
 from api.routes.parameters import (
     LARGEST_ID,
@@ -179,6 +181,13 @@ def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail
     return trial_detail(
         trial, objectives, metrics, store.attempts.of_trial(trial.id), store.trials.options(trial.id), event_id
     )
+
+
+@router.post("/studies/{study_id}/trials/{number}:stop", responses=problems(404, 409))
+def stop_trial(study_id: StudyId, number: Number, store: TheStore, access: TheAccess) -> TrialDetail:
+    """Stop one trial: it ends as `CANCELLED`, and what it reported is kept. No effect once it has ended."""
+    store.trials.stop(study_id, number, reason=f"stopped by {access.name or 'the user'}", now=time.time())
+    return get_trial(study_id, number, store)
 
 
 @router.get("/studies/{study_id}/trials/{number}/timeline", responses=problems(404))

@@ -192,6 +192,16 @@ export function setPaused(studyId, paused) {
 }
 
 /**
+ * Stop one trial.
+ * @param {number} studyId
+ * @param {number} number of the trial
+ * @returns {Promise<DetailedTrial>}
+ */
+export async function stopTrial(studyId, number) {
+  return asTrial(await request(`/v1/studies/${studyId}/trials/${number}:stop`, { method: "POST" }));
+}
+
+/**
  * Let failed trials of a study run again: those with these numbers, or all.
  * @param {number} studyId
  * @param {number[] | null} [numbers]

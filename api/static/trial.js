@@ -11,14 +11,14 @@ import { headPanel } from "./trial/head.js";
 import { logPanel } from "./trial/log.js";
 import { optionsPanel } from "./trial/options.js";
 import { planPanel } from "./trial/plan.js";
-import { retryPanel } from "./trial/retry.js";
+import { buttonsPanel } from "./trial/buttons.js";
 import { TrialState } from "./trial/state.js";
 import { stepPanel } from "./trial/step.js";
 
 /** The panels in the order of the page. */
 const PANELS = [
   headPanel,
-  retryPanel,
+  buttonsPanel,
   planPanel,
   curvesPanel,
   architecturePanel,

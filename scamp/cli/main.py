@@ -259,10 +259,19 @@ def events(
 
 
 @app.command()
-def stop(study: StudyId, address: Address = "", token: Token = "") -> None:
-    """Stop a study: trials that have not ended are cancelled, but what they reported is kept."""
-    view = client_of(address, token, to_change=True).stop(study)
-    out.print(f"study {study} is {view['state'].lower()}")
+def stop(
+    study: StudyId,
+    trials: Annotated[list[int] | None, typer.Argument(help="only trials with these numbers", min=0)] = None,
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """Stop a study, or some of its trials. What does not end by itself is cancelled; what was reported is kept."""
+    client = client_of(address, token, to_change=True)
+    for number in trials or ():
+        trial = client.stop_trial(study, number)
+        out.print(f"trial {number} of study {study} is {trial['state'].lower()}")
+    if not trials:
+        out.print(f"study {study} is {client.stop(study)['state'].lower()}")
 
 
 @app.command()

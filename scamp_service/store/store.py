@@ -63,7 +63,7 @@ class Store:
     def _compose(self, database: Database, fence: Json | None = None, actor: Actor | None = None) -> None:
         self._database = database
         self.studies = Studies(database, fence, actor)
-        self.trials = Trials(database, fence)
+        self.trials = Trials(database, fence, actor)
         self.attempts = Attempts(database, fence)
         self.reports = Reports(database, fence)
         self.counts = Counts(database)

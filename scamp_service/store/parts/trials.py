@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from placement.model import Offer
 from placement.option import Option
-from scamp_service.errors import NotFound
+from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import LIVE_TRIALS, TRIAL_MOVES, Origin, TrialState, WaitsFor
 from scamp_service.model import NO_CHANGES, Json, RecordedPipeline, Refusals, Sized, Trial, TrialChanges
 from scamp_service.store import queries, schema
@@ -98,6 +98,21 @@ class Trials(WritingPart):
         with self._write() as connection:
             move = _TrialMove(trial_id, attempt, expected, to, reason, waits_for)
             return self._move_trial(connection, move, changes, sized, now=now)
+
+    def stop(self, study_id: int, number: int, *, reason: str, now: float) -> Trial:
+        """End a trial as CANCELLED, whatever it does now, and return it; no effect once it has ended.
+
+        Its ranks end within seconds, and what it reported is kept. Raises ``NotFound``, and ``Conflict`` for a trial
+        that other programs run.
+        """
+        while (trial := self.numbered(study_id, number)).state in LIVE_TRIALS:
+            if trial.origin is Origin.EXTERNAL:
+                raise Conflict(f"trial {number} of study {study_id} is run by another program, which has to stop it")
+            move = _TrialMove(trial.id, trial.attempt, trial.state, TrialState.CANCELLED, reason)
+            with self._write() as connection:
+                if self._move_trial(connection, move, NO_CHANGES, None, now=now):
+                    self._record(connection, "stop trial", study_id, trial=number)
+        return trial
 
     def branch(self, trial: Trial, donor: Trial, params: Json, *, reason: str, step: int, now: float) -> bool:
         """End a PAUSED trial as PRUNED, and create a copy of ``donor`` with ``params`` in its place, or do nothing.

@@ -358,3 +358,11 @@ def test_numbers_in_addresses_are_digits_alone(api: InProcess, number: str) -> N
         assert api.get(path).status_code == 404
     for query in ("limit", "after", "number"):
         assert api.get(f"/v1/studies/1/trials?{query}={number.replace('+', '%2B')}").status_code == 422
+
+
+def test_a_trial_that_runs_is_stopped_and_one_that_has_ended_stays(api: InProcess) -> None:
+    study = fill(api.store)
+    stopped = api.post(f"/v1/studies/{study.id}/trials/1:stop").json()
+    assert (stopped["state"], stopped["reason"]) == ("CANCELLED", "stopped by the user")
+    assert api.post(f"/v1/studies/{study.id}/trials/0:stop").json()["state"] == "COMPLETED"
+    assert api.post(f"/v1/studies/{study.id}/trials/99:stop").status_code == 404
