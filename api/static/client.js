@@ -252,6 +252,25 @@ export function remove(studyId) {
 }
 
 /**
+ * What receivers were told about a study, or will be, the newest first.
+ * @param {number} studyId
+ * @param {number} limit
+ * @returns {Promise<{items: Answers.DeliveryView[]}>}
+ */
+export function deliveries(studyId, limit) {
+  return request(`/v1/studies/${studyId}/deliveries?newest_first=true&limit=${limit}`);
+}
+
+/**
+ * Send a test to each receiver that a study names.
+ * @param {number} studyId
+ * @returns {Promise<Answers.DeliveryView[]>}
+ */
+export function testReceivers(studyId) {
+  return request(`/v1/studies/${studyId}/deliveries:test`, { method: "POST" });
+}
+
+/**
  * The trials with these numbers.
  * @param {number} studyId
  * @param {number[]} numbers

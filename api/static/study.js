@@ -15,6 +15,7 @@ import { historyPanel } from "./study/history.js";
 import { limitsPanel } from "./study/limits.js";
 import { lineagePanel } from "./study/lineage.js";
 import { memoryPanel } from "./study/memory.js";
+import { noticesPanel } from "./study/notices.js";
 import { importancesPanel } from "./study/parameters/importances.js";
 import { parallelPanel } from "./study/parameters/parallel.js";
 import { slicePanel } from "./study/parameters/slice.js";
@@ -40,6 +41,7 @@ const PANELS = [
   parallelPanel,
   lineagePanel,
   trialsPanel,
+  noticesPanel,
   filePanel,
 ];
 
