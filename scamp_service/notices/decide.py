@@ -16,6 +16,8 @@ from scamp_service.study.objectives import Objectives
 
 MOST_AN_HOUR = 20
 """Notices of one kind about one study that an address gets within an hour: a thousand trials may fail at once."""
+MOST_REASON = 1000
+"""Characters of a trial's reason in a text; the data have it whole."""
 NEAR_PERCENTS = (100, 80)
 """Percents of a quota at which people are told."""
 IDLE_SECONDS = 600.0
@@ -65,7 +67,7 @@ def trial_ended(event: Event, study: Study, trial: Trial, is_best: bool) -> list
     name, data = f"{_name(study)}, trial {trial.number}", {"study": _study(study), "trial": _trial(trial)}
     texts: dict[Kind, str] = {}
     if trial.state is TrialState.FAILED:
-        texts["trial.failed"] = f"{name} has failed: {trial.reason}"
+        texts["trial.failed"] = f"{name} has failed: {trial.reason[:MOST_REASON]}"
     if trial.is_healed:
         times = "once" if trial.num_oom == 1 else f"{trial.num_oom} times"
         state = trial.state.value.lower()

@@ -43,6 +43,8 @@ KEEP_SECONDS = 30 * 24 * 3600.0
 """How long a delivery that has ended is kept."""
 MOST_AT_ONCE = 16
 """Addresses that are sent to at once."""
+NOTE_SECONDS = 5.0
+"""Pause before an attempt that could not be noted is noted again."""
 END_SECONDS = 2.0
 _NOTICED = ENDED_WELL | {TrialState.FAILED}
 
@@ -134,7 +136,10 @@ class Notifier:
         if study_id not in studies:
             studies[study_id] = self._study(study_id)
         study = studies[study_id]
-        if study is None or not (self._settings.notify or study.spec.get("notify")):
+        if study is None:
+            return []
+        receivers = [*self._settings.notify, *receivers_of(study)]
+        if not any(kind.startswith(event.kind) for each in receivers for kind in each.on):
             return []
         store, objectives = self._store, Objectives.of_spec(study.spec)
         best = store.trials.leading(study_id, objectives)
@@ -234,7 +239,7 @@ class Notifier:
         except Deposed:
             return
         except Unavailable as error:
-            log.warning("a delivery cannot be noted: %s", error)
+            log.warning("deliveries wait: %s", error)
 
     def _is_delivered(self, delivery: Delivery) -> bool:
         try:
@@ -242,10 +247,22 @@ class Notifier:
         except Exception as error:  # our own bug; it must not keep this delivery, and others behind it, for ever
             log.exception("delivery %d was not sent", delivery.id)
             answer = Answer(False, f"an error of ScaMP: {type(error).__name__}")
-        self._store.deliveries.note(self._retries.after(delivery, answer, self._store.now(), random.random()))
+        self._note(delivery, answer)
         if not answer.is_delivered:
             log.warning("%s to %s: %s", delivery.kind, shown(delivery), answer.words)
         return answer.is_delivered
+
+    def _note(self, delivery: Delivery, answer: Answer) -> None:
+        """Note an attempt. While that fails, as on a full disk, nothing else is sent to this address."""
+        while True:
+            try:
+                now = self._store.now()
+                self._store.deliveries.note(self._retries.after(delivery, answer, now, random.random()))
+                return
+            except Unavailable as error:
+                log.warning("a delivery cannot be noted: %s", error)
+                if self._ended.wait(NOTE_SECONDS):
+                    return
 
 
 def receivers_of(study: Study) -> list[Receiver]:

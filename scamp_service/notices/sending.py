@@ -52,7 +52,8 @@ def send(delivery: Delivery, means: Means) -> Answer:
     text = str(delivery.body["data"]["text"])
     if receiver.email is not None:
         return _mail(receiver.email, text, delivery, means)
-    body = json.dumps({"text": text} if receiver.format == "slack" else delivery.body, separators=(",", ":"))
+    event = {"text": _for_slack(text)} if receiver.format == "slack" else delivery.body
+    body = json.dumps(event, separators=(",", ":"))
     now = datetime.now(UTC)
     headers = {
         "content-type": "application/json",
@@ -62,6 +63,11 @@ def send(delivery: Delivery, means: Means) -> Answer:
         "webhook-signature": Webhook(means.secret).sign(delivery.webhook_id, now, body),
     }
     return post(receiver.address, body.encode(), headers, means.networks)
+
+
+def _for_slack(text: str) -> str:
+    """``text`` in which nothing is a link or a mention of everybody; see "Escaping text" in Slack's documentation."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 class ForbiddenAddress(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from placement.model import Device
+from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import DeliveryState, StudyState, TrialState, WaitsFor
 from scamp_service.model import Delivery, TrialChanges
 from scamp_service.notices import notifier as module
@@ -155,6 +156,24 @@ def test_a_slow_receiver_holds_up_no_other(store: Store, opened: Any) -> None:
     assert {each.address for each in told(store, notifier, 3)} == {"https://quick.test/"}
     goes_on.set()
     assert len(told(store, notifier, 6)) == 6
+
+
+def test_what_cannot_be_noted_is_not_sent_again_meanwhile(
+    store: Store, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NOTE_SECONDS", 0.01)
+    notifier, sent = opened(notify=[OURS])
+    note, failures = store.deliveries.note, iter([Unavailable("its disk is full")] * 3)
+
+    def full_at_first(delivery: Delivery) -> None:
+        if failure := next(failures, None):
+            raise failure
+        note(delivery)
+
+    monkeypatch.setattr(store.deliveries, "note", full_at_first)
+    store.studies.move(study(store), [StudyState.RUNNING], StudyState.FAILED, now=store.now())
+    told(store, notifier, 1)
+    assert len(sent.deliveries) == 1
 
 
 def test_an_error_of_ours_counts_as_an_attempt(store: Store, opened: Any) -> None:

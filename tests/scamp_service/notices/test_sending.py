@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from email import message_from_bytes
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,9 +47,11 @@ def test_a_webhook_is_signed_in_the_standard_form(hooks: Hooks) -> None:
         Webhook("whsec_b3RoZXI=").verify(body, headers)
 
 
-def test_a_webhook_of_slack_has_the_text_alone(hooks: Hooks) -> None:
-    assert send(delivery(webhook=hooks.url, format="slack"), Means(SECRET, LOCAL)).is_delivered
-    assert json.loads(hooks.requests[0][1]) == {"text": TEXT}
+def test_a_webhook_of_slack_has_the_text_alone_and_calls_nobody(hooks: Hooks) -> None:
+    event = {**BODY, "data": {"text": "Trial 4 has failed: <!channel> & more"}}
+    sent = replace(delivery(webhook=hooks.url, format="slack"), body=event)
+    assert send(sent, Means(SECRET, LOCAL)).is_delivered
+    assert json.loads(hooks.requests[0][1]) == {"text": "Trial 4 has failed: &lt;!channel&gt; &amp; more"}
 
 
 @pytest.mark.parametrize(
