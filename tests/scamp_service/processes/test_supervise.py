@@ -31,22 +31,31 @@ from scamp_service.processes.supervise import (
     secrets_pipe,
     try_to_start,
 )
+from scamp_service.receivers import Receiver
 from scamp_service.settings import ROOT, SECRETS_PIPE, ProjectSettings, Settings
 
 
 def test_a_child_of_ours_reads_the_secrets_from_a_pipe_and_nothing_inherits_them(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path, api_token="0123456789abcdef", database_url="sqlite:////tmp/x.db", port=8123)
+    receiver = Receiver(webhook="https://hooks.example.org/path")
+    settings = Settings(
+        data_dir=tmp_path,
+        api_token="0123456789abcdef",
+        database_url="sqlite:////tmp/x.db",
+        port=8123,
+        notify=[receiver],
+    )
     code = (
         "import os; from scamp_service.settings import settings_of_process as of; own = of();"
-        "print(own.api_token, own.database_url, own.port, sorted(n for n in os.environ if n.startswith('SCAMP_')))"
+        "print(own.api_token, own.database_url, own.port, own.notify[0].address,"
+        " sorted(n for n in os.environ if n.startswith('SCAMP_')))"
     )
     with secrets_pipe(settings) as pipe:
         environment = {**os.environ, **as_environment(settings), SECRETS_PIPE: str(pipe)}
-        assert "0123456789abcdef" not in str(environment) and "x.db" not in str(environment)
+        assert not any(secret in str(environment) for secret in ("0123456789abcdef", "x.db", "hooks.example.org"))
         command = [sys.executable, "-c", code]
         said = subprocess.check_output(command, cwd=ROOT, env=environment, pass_fds=[pipe], text=True)
-    assert said.startswith("0123456789abcdef sqlite:////tmp/x.db 8123 ")
-    assert not any(name in said for name in ("API_TOKEN", "DATABASE_URL", "PIPE"))
+    assert said.startswith(f"0123456789abcdef sqlite:////tmp/x.db 8123 {receiver.address} ")
+    assert not any(name in said for name in ("API_TOKEN", "DATABASE_URL", "NOTIFY'", "PIPE"))
 
 
 def test_a_child_of_ours_has_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
