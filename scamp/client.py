@@ -111,11 +111,37 @@ class Client:
         return self._http.request("GET", f"/v1/studies/{study_id}")
 
     def studies(
-        self, *, live: bool = False, owner: str | None = None, project: str | None = None
+        self,
+        *,
+        live: bool = False,
+        owner: str | None = None,
+        project: str | None = None,
+        states: Sequence[str] = (),
+        tag: str | None = None,
+        words: str = "",
+        archived: str = "no",
     ) -> Iterator[JsonObject]:
-        """All studies by ascending id, or only those that are live, of an owner, or of a project."""
-        filters = {"live": "true" if live else None, "owner": owner, "project": project}
-        return self._http.pages("/v1/studies", {key: value for key, value in filters.items() if value is not None})
+        """Studies by ascending id: all, or those that are live, in one of ``states``, of an owner or a project, with a
+        tag, or with each of these words in name, tags, note, owner or project. ``archived``: no, only or all.
+        """
+        filters = {"live": "true" if live else None, "owner": owner, "project": project, "tag": tag}
+        filters |= {"words": words or None, "archived": archived if archived != "no" else None}
+        params = {key: value for key, value in filters.items() if value is not None}
+        return self._http.pages("/v1/studies", {**params, **({"state": list(states)} if states else {})})
+
+    def describe(
+        self,
+        study_id: int,
+        *,
+        name: str | None = None,
+        tags: Sequence[str] | None = None,
+        note: str | None = None,
+        archived: bool | None = None,
+    ) -> JsonObject:
+        """Change a study's name, tags or note, or archive it, and return it. Raises ``NotFound``."""
+        changes = {"name": name, "tags": None if tags is None else list(tags), "note": note, "archived": archived}
+        body = {key: value for key, value in changes.items() if value is not None}
+        return self._http.change("PATCH", f"/v1/studies/{study_id}", json=body)
 
     def stop(self, study_id: int) -> JsonObject:
         """Ask the service to stop a study, and return it; no effect when it has ended."""

@@ -62,6 +62,9 @@ class Study:
     ran_seconds: float = 0.0  # how long it has run under a controller, at most some seconds ago
     owner: str = ""  # name of the user who submitted it; empty if there were no users
     project: str = ""  # empty for a study of other programs
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    archived: bool = False  # not listed unless one asks for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -16,6 +16,7 @@ from api.routes.parameters import After, StudyId, TheAdmission, TheSettings, The
 from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key
 from api.views.studies import (
     Clone,
+    Description,
     Enqueued,
     EnqueuedView,
     Limits,
@@ -90,13 +91,30 @@ def list_studies(
     newest_first: Annotated[bool, Query(description="order by descending id")] = False,
     owner: Annotated[str | None, Query(description="only studies that this user has submitted")] = None,
     project: Annotated[str | None, Query(description="only studies of this project")] = None,
+    state: Annotated[
+        list[StudyState] | None, Query(description="only studies in this state; repeatable; PAUSED counts as RUNNING")
+    ] = None,
+    tag: Annotated[str | None, Query(description="only studies with this tag")] = None,
+    words: Annotated[
+        str, Query(description="only studies with each of these words in name, tags, note, owner or project")
+    ] = "",
+    archived: Annotated[Literal["no", "only", "all"], Query(description="whether to list archived studies")] = "no",
 ) -> Page[StudyView]:
     """List all studies that you may read, by ascending id."""
     projects = access.projects
     if project is not None:
         projects = [project] if access.may(Role.VIEWER, project) else []
     studies = store.studies.page(
-        after=after, limit=limit + 1, live=live, newest_first=newest_first, owner=owner, projects=projects
+        after=after,
+        limit=limit + 1,
+        live=live,
+        newest_first=newest_first,
+        owner=owner,
+        projects=projects,
+        states=state and [StudyState.RUNNING if each is StudyState.PAUSED else each for each in state],
+        tag=tag,
+        words=words,
+        archived=None if archived == "all" else archived == "only",
     )
     now = time.time()
     return page_of(request, response, studies, limit, lambda study: study.id, lambda study: _view(store, study, now))
@@ -164,6 +182,13 @@ def extend_study(study_id: StudyId, limits: Limits, store: TheStore) -> StudyDet
     limits are those of the whole study, so a repeated request changes nothing.
     """
     store.requests.extend(study_id, limits.changes, now=time.time())
+    return _detail(store, store.studies.get(study_id))
+
+
+@router.patch("/studies/{study_id}", responses=problems(404, 422))
+def describe_study(study_id: StudyId, description: Description, store: TheStore) -> StudyDetail:
+    """Change the name, tags or note of a study, or archive it."""
+    store.requests.describe(study_id, description.model_dump(exclude_none=True), now=time.time())
     return _detail(store, store.studies.get(study_id))
 
 

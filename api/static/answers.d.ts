@@ -687,6 +687,10 @@ export interface StudyDetail {
   /** user who submitted it; empty if there were no users */
   owner: string;
   project: string;
+  tags: string[];
+  note: string;
+  /** whether it is listed only on demand */
+  archived: boolean;
   /** seconds since the epoch, UTC */
   created_at: number;
   finished_at: number | null;
@@ -732,6 +736,10 @@ export interface StudyView {
   /** user who submitted it; empty if there were no users */
   owner: string;
   project: string;
+  tags: string[];
+  note: string;
+  /** whether it is listed only on demand */
+  archived: boolean;
   /** seconds since the epoch, UTC */
   created_at: number;
   finished_at: number | null;

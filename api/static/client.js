@@ -133,10 +133,13 @@ export function checkpointAddress(studyId, number) {
 /**
  * The newest studies with an id < `before` (0: the newest of all): {items, next}.
  * @param {number} [before]
+ * @param {{words: string, archived: boolean}} [chosen] only those with these words, and those that are archived
  * @returns {Promise<Answers.Page_StudyView_>}
  */
-export function studies(before = 0) {
-  return request(`/v1/studies?newest_first=true&limit=${STUDIES}&after=${before}`);
+export function studies(before = 0, { words, archived } = { words: "", archived: false }) {
+  const query = new URLSearchParams({ newest_first: "true", limit: String(STUDIES), after: String(before), words });
+  if (archived) query.set("archived", "only");
+  return request(`/v1/studies?${query}`);
 }
 
 /**
@@ -145,7 +148,7 @@ export function studies(before = 0) {
  * @returns {Promise<Answers.StudyView | null>}
  */
 export async function listedStudy(studyId) {
-  const [found] = (await request(`/v1/studies?limit=1&after=${studyId - 1}`)).items;
+  const [found] = (await request(`/v1/studies?limit=1&archived=all&after=${studyId - 1}`)).items;
   return found?.id === studyId ? found : null;
 }
 
@@ -180,6 +183,17 @@ export function submit({ spec, files, codeOf, isPaused }, key) {
   for (const { path, file } of files) body.append("files", file, path);
   const headers = { Accept: "application/json", "Idempotency-Key": key };
   return request("/v1/studies", { method: "POST", headers, body });
+}
+
+/**
+ * Change a study's name, tags or note, or archive it.
+ * @param {number} studyId
+ * @param {{name?: string, tags?: string[], note?: string, archived?: boolean}} description
+ * @returns {Promise<Answers.StudyDetail>}
+ */
+export function describe(studyId, description) {
+  const body = JSON.stringify(description);
+  return request(`/v1/studies/${studyId}`, { method: "PATCH", headers: JSON_BODY, body });
 }
 
 /**

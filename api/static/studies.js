@@ -5,13 +5,18 @@ import { byId, setText } from "./elements/dom.js";
 import { Page } from "./page.js";
 import { emptyPanel } from "./studies/empty.js";
 import { listPanel } from "./studies/list.js";
+import { searchPanel } from "./studies/search.js";
 import { StudiesState } from "./studies/state.js";
 
-const PANELS = [listPanel, emptyPanel];
+const PANELS = [searchPanel, listPanel, emptyPanel];
 
 const state = new StudiesState();
 const page = new Page(state);
-const loadPage = async (/** @type {number} */ before) => state.keepPage(await api.studies(before));
+const loadPage = async (/** @type {number} */ before) => {
+  const chosen = state.chosen;
+  const found = await api.studies(before, chosen);
+  if (chosen === state.chosen) state.keepPage(found);
+};
 
 page.open({
   panels: PANELS.map((panel) => panel({ state, page, loadPage })),

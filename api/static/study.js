@@ -12,6 +12,7 @@ import { StudyFeeds } from "./study/feeds.js";
 import { frontPanel } from "./study/front.js";
 import { headPanel } from "./study/head.js";
 import { historyPanel } from "./study/history.js";
+import { descriptionPanel } from "./study/description.js";
 import { limitsPanel } from "./study/limits.js";
 import { lineagePanel } from "./study/lineage.js";
 import { memoryPanel } from "./study/memory.js";
@@ -28,6 +29,7 @@ import { trialsPanel } from "./study/table/trials.js";
 const PANELS = [
   headPanel,
   actionsPanel,
+  descriptionPanel,
   limitsPanel,
   candidatePanel,
   frontPanel,

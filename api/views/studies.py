@@ -72,6 +72,18 @@ class Priority(RequestBody):
     priority: Annotated[int, Field(ge=-100, le=100, description="trials of a higher one start first")]
 
 
+Tag = Annotated[str, Field(min_length=1, max_length=50)]
+
+
+class Description(RequestBody):
+    """How people know a study; what is left out stays."""
+
+    name: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    tags: Annotated[list[Tag] | None, Field(max_length=20)] = None
+    note: Annotated[str | None, Field(max_length=10_000)] = None
+    archived: Annotated[bool | None, Field(description="whether it is listed only on demand")] = None
+
+
 class Clone(RequestBody):
     """How a clone differs from its original."""
 
@@ -131,6 +143,9 @@ class StudyView(View):
     device_seconds: Annotated[float, Field(description="seconds × devices that its attempts have held so far")]
     owner: Annotated[str, Field(description="user who submitted it; empty if there were no users")]
     project: str
+    tags: list[str]
+    note: str
+    archived: Annotated[bool, Field(description="whether it is listed only on demand")]
     created_at: Time
     finished_at: Time | None
 
@@ -169,6 +184,6 @@ def study_detail(study: Study, summary: Summary, last_event_id: int) -> StudyDet
 
 
 def _study_fields(study: Study) -> dict[str, Any]:
-    names = ("id", "name", "reason", "spec", "owner", "project", "created_at", "finished_at")
+    names = ("id", "name", "reason", "spec", "owner", "project", "note", "archived", "created_at", "finished_at")
     fields = {name: getattr(study, name) for name in names} | {"state": seen_state(study.state, study.spec)}
-    return fields | {"warnings": list(study.warnings), "has_files": study.code is not None}
+    return fields | {"warnings": list(study.warnings), "tags": list(study.tags), "has_files": study.code is not None}

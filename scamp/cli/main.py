@@ -133,10 +133,27 @@ def submit(
 
 
 @app.command(name="list")
-def list_studies(address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
-    """List the studies of a service."""
+def list_studies(
+    words: Annotated[list[str] | None, typer.Argument(help="words in name, tags, note, owner or project")] = None,
+    state: Annotated[list[str] | None, typer.Option(help="only in this state, such as RUNNING; repeatable")] = None,
+    tag: Annotated[str | None, typer.Option(help="only with this tag")] = None,
+    owner: Annotated[str | None, typer.Option(help="only those of this user")] = None,
+    project: Annotated[str | None, typer.Option(help="only those of this project")] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="archived ones instead")] = False,
+    address: Address = "",
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the studies of a service, or those with some words."""
     client = client_of(address, token)
-    studies = list(client.studies())
+    filters: dict[str, Any] = {
+        "states": state or (),
+        "tag": tag,
+        "owner": owner,
+        "project": project,
+        "words": " ".join(words or ()),
+    }
+    studies = list(client.studies(**filters, archived="only" if archived else "no"))
     if as_json:
         print(json.dumps(studies))
         return
@@ -144,7 +161,8 @@ def list_studies(address: Address = "", token: Token = "", as_json: AsJson = Fal
     for study in studies:
         out.print(listed_line(study, width), markup=False, soft_wrap=True)
     if not studies:
-        out.print("there are no studies yet; `scamp submit STUDY.yaml` makes one")
+        none = "there are no studies yet; `scamp submit STUDY.yaml` makes one"
+        out.print("there are no such studies" if any(filters.values()) or archived else none)
     if any(study["state"] == "RUNNING" for study in studies) and not client.cluster()["controller_alive"]:
         err.print("the controller does not run, so no trial is started: run `scamp serve`", soft_wrap=True)
 
@@ -272,6 +290,23 @@ def stop(
         out.print(f"trial {number} of study {study} is {trial['state'].lower()}")
     if not trials:
         out.print(f"study {study} is {client.stop(study)['state'].lower()}")
+
+
+@app.command()
+def describe(
+    study: StudyId,
+    name: Annotated[str | None, typer.Option(help="another name")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="its tags instead of those before; repeatable; '' for none")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="its note instead of the one before")] = None,
+    archived: Annotated[bool | None, typer.Option("--archive/--restore", help="list it only with --archived")] = None,
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """Change the name, tags or note of a study, or archive it."""
+    tags = None if tag is None else [word for word in tag if word]
+    client_of(address, token, to_change=True).describe(study, name=name, tags=tags, note=note, archived=archived)
 
 
 @app.command()

@@ -67,6 +67,7 @@ def listed_line(study: Mapping[str, Any], width: int) -> str:
         words.append(f"project {spec['project']}")
     if spec.get("priority", 0):
         words.append(f"priority {spec['priority']}")
+    words += [f"#{tag}" for tag in study.get("tags", ())]
     if study.get("owner"):
         words.append(f"by {study['owner']}")
     return f"{study['id']:>5}  {study['state_text']:<{width}}  {study['name']}  {', '.join(words)}"

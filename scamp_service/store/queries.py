@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -235,17 +236,34 @@ LEASE_RENEWED_AT = select(schema.leases.c.renewed_at).where(_of_lease, schema.le
 IDENTITY = select(schema.identity.c.name)
 
 
+_S = schema.studies.c
+MOST_WORDS = 5
+_texts = [_S.name, _S.owner, _S.project, _S.note, sa.type_coerce(_S.tags, sa.Text)]
+
+
+def _has_word(index: int) -> sa.ColumnElement[bool]:
+    pattern = bindparam(f"word{index}", type_=sa.Text)
+    return sa.or_(*(func.lower(text).like(pattern, escape="\\") for text in _texts))
+
+
+_STUDY_FILTERS: Mapping[str, sa.ColumnElement[bool]] = {
+    "owner": _S.owner == bindparam("owner"),
+    "projects": _S.project.in_(bindparam("projects", expanding=True)),
+    "states": _S.state.in_(bindparam("states", expanding=True)),
+    "tag": sa.type_coerce(_S.tags, sa.Text).like(bindparam("tag", type_=sa.Text), escape="\\"),
+    "archived": _S.archived == bindparam("archived"),
+    **{f"word{index}": _has_word(index) for index in range(MOST_WORDS)},
+}
+
+
 @cache
 def studies(live: bool, newest_first: bool, filters: frozenset[str]) -> sa.Select[Any]:
-    """A page of studies; ``filters`` are parameters: ``after``, ``owner`` and ``projects``."""
+    """A page of studies; ``filters`` are parameters: ``after``, and those of ``_STUDY_FILTERS``."""
     column = schema.studies.c.id
     statement = select_fields(schema.studies, Study).where(_exists).limit(bindparam("limit"))
     if live:
         statement = statement.where(one_of(schema.studies.c.state, *sorted(LIVE_STUDIES)))
-    if "owner" in filters:
-        statement = statement.where(schema.studies.c.owner == bindparam("owner"))
-    if "projects" in filters:
-        statement = statement.where(schema.studies.c.project.in_(bindparam("projects", expanding=True)))
+    statement = statement.where(*(_STUDY_FILTERS[name] for name in sorted(filters & _STUDY_FILTERS.keys())))
     if "after" in filters:
         statement = statement.where(column < bindparam("after") if newest_first else column > bindparam("after"))
     return statement.order_by(column.desc() if newest_first else column)

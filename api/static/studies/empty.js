@@ -30,7 +30,7 @@ export function emptyPanel({ state }) {
   return {
     shows: ["studies"],
     draw() {
-      byId("empty").hidden = state.studies.size > 0;
+      byId("empty").hidden = state.studies.size > 0 || state.isChosen;
     },
   };
 }

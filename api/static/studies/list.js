@@ -24,13 +24,16 @@ export function listPanel({ state, page, loadPage }) {
   /** @param {number} id */
   async function refreshOne(id) {
     const study = await api.listedStudy(id);
-    if (study) state.keep([study]);
+    if (!study || (state.isChosen && !state.studies.has(id))) return; // not among those that are chosen
+    if (study.archived === state.chosen.archived) state.keep([study]);
+    else state.forget(id);
   }
 
   function draw() {
     const listed = state.newestFirst;
     const ended = `${count(listed.length - state.numLive)}${state.older === null ? "" : " or more"} ended`;
     setText(byId("summary"), listed.length ? `${count(state.numLive)} running, ${ended}` : "");
+    if (!listed.length && state.isChosen) setText(byId("summary"), "There are no such studies.");
     byId("list").hidden = !listed.length;
     older.hidden = state.older === null;
     keyed(
@@ -79,7 +82,7 @@ function create(study) {
  */
 function update(row, study, cluster) {
   setText(row.name, study.name || `study ${study.id}`); // Optuna allows an empty name
-  setTitle(row.name, study.name);
+  setTitle(row.name, [study.name, study.note].filter(Boolean).join("\n\n"));
   setText(
     row.about,
     [
@@ -88,6 +91,7 @@ function update(row, study, cluster) {
       objectiveWords(study.spec),
       ...placeWords(study.spec),
       study.owner && `by ${study.owner}`,
+      ...study.tags.map((tag) => `#${tag}`),
     ]
       .filter(Boolean)
       .join(" · "),

@@ -21,6 +21,7 @@ export class StudiesState extends PageState {
     this.studies = new Map();
     /** @type {number | null | undefined} cursor of older studies; null: there are none; undefined: nothing is loaded */
     this.older = undefined;
+    this.chosen = { words: "", archived: false };
     this.on = { study: (/** @type {StudyEvent} */ event) => this.onStudy(event) };
   }
 
@@ -34,6 +35,19 @@ export class StudiesState extends PageState {
 
   get numLive() {
     return [...this.studies.values()].filter((study) => LIVE_STUDY.has(study.state)).length;
+  }
+
+  get isChosen() {
+    return this.chosen.words !== "" || this.chosen.archived;
+  }
+
+  /**
+   * Forget what is listed, and list what is chosen now.
+   * @param {{words: string, archived: boolean}} chosen
+   */
+  choose(chosen) {
+    this.chosen = chosen;
+    this.studies.clear();
   }
 
   /**
@@ -51,10 +65,14 @@ export class StudiesState extends PageState {
     this.changed("studies");
   }
 
+  /** @param {number} id */
+  forget(id) {
+    this.studies.delete(id);
+    this.changed("studies");
+  }
+
   /** @param {StudyEvent} event */
   onStudy({ study_id: id, data }) {
-    if (data.state !== "DELETED") return;
-    if (id !== null) this.studies.delete(id);
-    this.changed("studies");
+    if (data.state === "DELETED" && id !== null) this.forget(id);
   }
 }

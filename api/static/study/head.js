@@ -38,7 +38,10 @@ function drawTask(study) {
   document.title = `${name} · ScaMP`;
   setText(byId("name"), name);
   setStudyState(byId("state"), study);
-  setText(byId("subtitle"), [taskWords(spec), study.owner && `by ${study.owner}`].filter(Boolean).join(" · "));
+  const about = [taskWords(spec), study.owner && `by ${study.owner}`, ...study.tags.map((tag) => `#${tag}`)];
+  setText(byId("subtitle"), about.filter(Boolean).join(" · "));
+  byId("note").hidden = !study.note;
+  setText(byId("note"), study.note);
   byId("reason").hidden = !reason;
   setText(byId("reason"), reason);
   byId("warnings").hidden = !warnings.length;

@@ -203,6 +203,20 @@ class Requests(WritingPart):
                 self._emit_study(connection, study_id, study.name, seen_state(StudyState.RUNNING, study.spec), now=now)
         return failed
 
+    def describe(self, study_id: int, changes: Mapping[str, Any], *, now: float) -> None:
+        """Change the name, tags or note of a study, or whether it is archived. Raises ``NotFound``."""
+        with self._write() as connection:
+            study = connection.execute(_STUDY, {"study_id": study_id}).first()
+            if study is None:
+                raise no_study(study_id)
+            values = dict(changes)
+            if "name" in changes and "name" in study.spec:
+                values["spec"] = {**study.spec, "name": changes["name"]}
+            connection.execute(sa.update(_S).where(_S.c.id == study_id).values(**values))
+            self._record(connection, "describe", study_id, **changes)
+            name = changes.get("name", study.name)
+            self._emit_study(connection, study_id, name, seen_state(study.state, study.spec), now=now)
+
     def prioritize(self, study_id: int, priority: int, *, now: float) -> None:
         """Give a study another priority: the next placement uses it. Raises ``NotFound`` and ``InvalidInput``."""
         with self._write() as connection:

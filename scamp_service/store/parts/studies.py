@@ -129,13 +129,21 @@ class Studies(WritingPart):
         newest_first: bool = False,
         owner: str | None = None,
         projects: Sequence[str] | None = None,
+        states: Sequence[StudyState] | None = None,
+        tag: str | None = None,
+        words: str = "",
+        archived: bool | None = None,
     ) -> list[Study]:
         """Studies with id > ``after``, by ascending id; with ``live`` only those RUNNING or STOPPING.
 
-        With ``newest_first`` studies with id < ``after`` (0: from the newest), by descending id. Only those of an
-        ``owner``, and in these ``projects``, where they are not None.
+        With ``newest_first`` studies with id < ``after`` (0: from the newest), by descending id. The others choose
+        where they are not None: ``projects`` and ``states`` are several, and each of the first ``words`` must be part
+        of a study's name, tags, note, owner or project.
         """
-        filters = {"after": after or None, "owner": owner, "projects": projects}
+        filters = {"after": after or None, "owner": owner, "projects": projects, "states": states}
+        filters |= {"archived": archived, "tag": None if tag is None else _like(schema.dump_json(tag))}
+        for index, word in enumerate(words.lower().split()[: queries.MOST_WORDS]):
+            filters[f"word{index}"] = _like(word)
         present = {name: value for name, value in filters.items() if value is not None}
         return self._all(Study, queries.studies(live, newest_first, frozenset(present)), limit=limit, **present)
 
@@ -149,6 +157,12 @@ class Studies(WritingPart):
     def project(self, study_id: int) -> str:
         """The project of a study, also of one that is deleted; empty if it has none, or there is none."""
         return str(self._value(queries.PROJECT, id=study_id) or "")
+
+
+def _like(text: str) -> str:
+    """The pattern of LIKE for what has this text in it."""
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
 
 
 def _expect_same(stored: Any, row: Mapping[str, Any]) -> int:

@@ -11,6 +11,7 @@ from scamp_service.access.model import Role
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from tests.api.dashboard.serving import serving
+from tests.services.serving import full_spec
 
 SECRET = re.compile(r"scamp_[\w-]{43}")
 
@@ -51,5 +52,31 @@ def test_a_team_moves_in_on_the_page(browser: Browser, tmp_path: Path) -> None:
         page.click("[title='Disable bob']")
         expect(page.locator("[title='Enable bob']")).to_be_visible()
         assert not errors
+        page.close()
+    store.close()
+
+
+def test_a_study_is_described_found_and_archived(browser: Browser, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    store = Store(settings.url)
+    for name in ("resnet", "spirals"):
+        store.studies.create(full_spec(name=name), now=1.0)
+    with serving(settings) as address:
+        page = browser.new_page()
+        page.goto(f"{address}/studies/1")
+        page.click("#edit")
+        page.fill("#described-tags", "baseline, paper")
+        page.fill("#described-note", "the one to beat")
+        page.click("#description >> text=Change")
+        expect(page.locator("#subtitle")).to_contain_text("#baseline · #paper")
+        expect(page.locator("#note")).to_have_text("the one to beat")
+        page.goto(address)
+        expect(page.locator("#rows tr")).to_have_count(2)
+        page.fill("[name=words]", "beat")
+        expect(page.locator("#rows tr")).to_have_count(1)
+        store.requests.describe(1, {"archived": True}, now=2.0)
+        expect(page.locator("#summary")).to_have_text("There are no such studies.")  # live
+        page.check("[name=archived]")
+        expect(page.locator("#rows .name")).to_have_text("resnet")
         page.close()
     store.close()

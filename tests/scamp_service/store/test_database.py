@@ -260,7 +260,7 @@ def test_a_full_disk_is_said_so_and_no_half_transaction_stays(tmp_path: Path, mo
 
     def small(connection: sqlite3.Connection, record: object) -> None:
         configure(connection, record)
-        connection.execute("PRAGMA max_page_count=60")
+        connection.execute("PRAGMA max_page_count=120")
 
     monkeypatch.setattr(database, "_configure_sqlite", small)
     store = Store(url_of(tmp_path))
