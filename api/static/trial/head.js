@@ -20,8 +20,8 @@ export function headPanel({ state }) {
       attemptSeconds(state.attempts, "created_at"),
       attemptSeconds(state.attempts, "started_at"),
     ];
-    const words = trained === null ? "" : `${duration(trained)} training`;
-    byId("time").replaceChildren(duration(took), " ", h("small", {}, words));
+    const isAll = trained === null || duration(trained) === duration(took);
+    byId("time").replaceChildren(duration(took), " ", h("small", {}, isAll ? "" : `${duration(trained)} training`));
   };
 
   return {
