@@ -34,6 +34,16 @@ def test_the_cluster_shows_gangs_by_device_and_links_their_ranks(open_page: Call
 
 
 @pytest.mark.browser
+def test_a_phone_shows_all_pages_and_every_reason(open_page: Callable[..., Page]) -> None:
+    page = open_page("/cluster")
+    page.set_viewport_size({"width": 390, "height": 844})
+    reasons = [page.locator("#gangs tr td:last-child").last, page.locator("#waiting tr td:last-child").first]
+    for seen in [page.get_by_role("link", name="New study"), *reasons]:
+        box = seen.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
+
+
+@pytest.mark.browser
 def test_the_cluster_page_says_who_leads_and_which_errors_were_survived(browser: Browser, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     store = Store(settings.url)
