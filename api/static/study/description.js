@@ -18,7 +18,8 @@ export function descriptionPanel({ state, feeds }) {
   const [name, tags, archived] = ["name", "tags", "archived"].map((id) => byId(`described-${id}`, HTMLInputElement));
   const note = byId("described-note", HTMLTextAreaElement);
 
-  byId("edit").addEventListener("click", () => {
+  const button = byId("edit");
+  button.addEventListener("click", () => {
     const { study } = state;
     [name.value, tags.value, note.value] = [study.name, study.tags.join(", "), study.note];
     archived.checked = study.archived;
@@ -40,5 +41,5 @@ export function descriptionPanel({ state, feeds }) {
     }
   });
 
-  return { shows: ["study"], draw() {} };
+  return { shows: ["study"], draw: () => (button.hidden = false) };
 }
