@@ -1,4 +1,4 @@
-"""Measures what people see and are told of a service: webhooks while processes are killed.
+"""Measures what people see and are told of a service: webhooks while processes are killed, and who is let in.
 
 Prints every case, and last the figures as one line of JSON. Use --only, --cases and --results to run a part of the
 cases and to continue later.
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.facing import hooks_part
+from benchmarks.facing import credentials_part, hooks_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.faces --results FILE --write PAGE"
-PARTS: Mapping[str, Part] = {"hooks": hooks_part}
+PARTS: Mapping[str, Part] = {"hooks": hooks_part, "credentials": credentials_part}
 
 
 if __name__ == "__main__":

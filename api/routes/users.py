@@ -92,7 +92,7 @@ def create_user(new: NewUser, request: Request, store: TheStore, access: TheAcce
 def change_user(name: UserName, changed: ChangedUser, store: TheStore, access: TheAccess) -> UserView:
     """Change a user. Only for admins, but everybody may change one's own address and password."""
     fields = changed.model_dump(exclude_none=True)
-    is_own = name == access.name and access.most is Role.ADMIN and access.project is None
+    is_own = name == access.name and access.is_whole
     if not (is_own and fields.keys() <= {"email", "password"}):
         expect_to_manage(access)
     if "password" in fields:
@@ -135,7 +135,7 @@ def create_token(new: NewToken, store: TheStore, access: TheAccess) -> NewTokenV
     user = new.user or access.name
     if user != access.name:
         expect_to_manage(access)
-    elif access.most is not Role.ADMIN or access.project is not None:
+    elif not access.is_whole:
         raise Forbidden("this token is limited, so it makes no others: log in, or take one that is not")
     if not user:
         raise InvalidInput("say whose token it is (user): this request is nobody's")
@@ -147,8 +147,8 @@ def create_token(new: NewToken, store: TheStore, access: TheAccess) -> NewTokenV
 
 @router.delete("/tokens/{token_id}", status_code=204, responses=problems(404))
 def revoke_token(token_id: TokenId, store: TheStore, access: TheAccess) -> None:
-    """Make a token invalid for ever, and end the sessions that began with it."""
-    if store.tokens.get(token_id).user != access.name:
+    """Make a token invalid for ever, and end the sessions that began with it. A token that is limited revokes none."""
+    if store.tokens.get(token_id).user != access.name or not access.is_whole:
         expect_to_manage(access)
     store.tokens.revoke(token_id, now=time.time())
 

@@ -101,6 +101,11 @@ class Access:
         return own_role is not None and own_role.includes(role)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its token limits nothing."""
+        return self.most is Role.ADMIN and self.project is None
+
+    @property
     def sees_all(self) -> bool:
         """Whether it may read everything."""
         return self.is_admin and self.project is None
@@ -108,7 +113,7 @@ class Access:
     @property
     def may_manage(self) -> bool:
         """Whether it may change users and read the audit log."""
-        return self.sees_all and self.most is Role.ADMIN
+        return self.is_admin and self.is_whole
 
     @property
     def projects(self) -> list[str] | None:
