@@ -7,13 +7,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from placement.packing.projects import Project
+from scamp_service.access.model import Role
 from scamp_service.errors import InvalidInput
 from scamp_service.receivers import MOST_RECEIVERS, Network, Receiver, expect_url, is_forbidden_host
 from scamp_service.user_environment import hide_environment
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds ScaMP's packages (the checkout). Child processes import them from here."""
 
 
-SECRETS = ("api_token", "database_url", "notify", "smtp_url")
+SECRETS = ("api_token", "database_url", "notify", "oidc", "smtp_url")
 """Settings that users' code must not read. They reach our own child processes through a pipe."""
 SECRETS_PIPE = "SCAMP_SECRETS_PIPE"
 
@@ -41,6 +42,22 @@ class ProjectSettings(BaseModel):
     def to_project(self) -> Project:
         """The project as placement knows it."""
         return Project(self.weight, self.devices, self.trials, self.mib_hours)
+
+
+class OidcSettings(BaseModel):
+    """An OpenID Connect provider, at which users log in; see ``api.access.oidc``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    issuer: str = Field(description="URL of the provider", pattern=r"https?://.+")
+    client_id: str = Field(description="id of ScaMP at the provider")
+    client_secret: str = Field(default="", description="its secret; empty for a public client")
+    scopes: str = Field(default="openid profile email", description="scopes to ask for, with spaces")
+    name_claim: str = Field(default="preferred_username", description="claim that has the name of a user")
+    groups_claim: str = Field(default="groups", description="claim that lists the groups of a user")
+    groups: dict[str, Literal["admin"] | dict[str, Role]] = Field(
+        default={}, description="roles by group and project; `admin` for an admin of the service"
+    )
 
 
 class Settings(BaseSettings):
@@ -79,6 +96,11 @@ class Settings(BaseSettings):
         description="largest priority of studies whose project has no max_priority of its own",
         ge=-100,
         le=100,
+    )
+    oidc: OidcSettings | None = Field(
+        default=None,
+        description='where users log in, as JSON: {"issuer": "https://id.example.org", "client_id": "scamp", '
+        '"groups": {"ml": {"vision": "editor"}, "ops": "admin"}}',
     )
     notify: list[Receiver] = Field(
         default=[],
@@ -128,7 +150,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise InvalidInput("; ".join(map(_mistake, error.errors()))) from None
         except SettingsError as error:  # of the fields that are JSON
-            name = "notify" if '"notify"' in str(error) else "projects"
+            name = next(name for name in ("notify", "oidc", "projects") if f'"{name}"' in str(error))
             example = Settings.model_fields[name].description.partition("JSON: ")[2]  # type: ignore[union-attr]
             raise InvalidInput(f"SCAMP_{name.upper()} must be JSON, such as {example}") from None
 

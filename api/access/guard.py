@@ -37,7 +37,7 @@ WRONG_TOKEN = (
 )
 KNOWN_SECONDS = 1.0
 """How long it counts that there are no users, unless this process adds one: requests read nothing for that."""
-OPEN_PATHS = ("/healthz", "/readyz", "/login", "/logout")
+OPEN_PATHS = ("/healthz", "/readyz", "/login", "/login/oidc", "/login/oidc/callback", "/logout")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 SECURITY_HEADERS = (
     (
@@ -56,6 +56,7 @@ def check_settings(settings: Settings, *, has_users: bool = False) -> None:
     """Raise ``Refused`` for an address that other machines can reach where neither a token nor users are, and for a
     token easy to guess."""
     token = settings.api_token
+    has_users = has_users or settings.oidc is not None
     TrustedProxies(settings.trusted_proxies)
     if settings.host not in LOOPBACK and not token and not has_users:
         raise Refused(
@@ -80,6 +81,7 @@ class Guard:
         self._hosts = LOOPBACK | {settings.host} if settings.host in LOOPBACK else None
         self._token = _digest(settings.api_token) if settings.api_token else None
         self._api_token = settings.api_token
+        self._is_open = self._token is None and settings.oidc is None  # unless there are users
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self._read_at = time.monotonic()
 
@@ -128,7 +130,7 @@ class Guard:
         return problem(401, WRONG_TOKEN if "authorization" in headers else NO_TOKEN, {"WWW-Authenticate": "Bearer"})
 
     async def _access(self, headers: Headers, state: State) -> Access | None:
-        if self._token is None and not await self._are_there_users(state):
+        if self._is_open and not await self._are_there_users(state):
             return EVERYTHING
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":

@@ -36,7 +36,15 @@ ROLES: Mapping[str, Mapping[str, Role]] = {
 """The role of each in each project."""
 INVALID = ("", "wrong", "expired", "revoked", "disabled")
 MANAGERS = ("root", "shared")
-OPEN = ("/healthz", "/readyz", "/login", "/logout", "/static/{version}/{path:path}")
+OPEN = (
+    "/healthz",
+    "/readyz",
+    "/login",
+    "/login/oidc",
+    "/login/oidc/callback",
+    "/logout",
+    "/static/{version}/{path:path}",
+)
 OF_MANAGERS = {
     ("GET", "/metrics"),
     ("GET", "/v1/audit"),

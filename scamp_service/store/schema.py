@@ -376,6 +376,7 @@ users = Table(
         Column("id", Key, primary_key=True),
         Column("name", sa.String(100), nullable=False, unique=True),
         Column("password", sa.Text),  # its Argon2 hash
+        Column("subject", sa.String(500), unique=True),  # of an OpenID Connect provider: issuer and sub
     ),
 )
 

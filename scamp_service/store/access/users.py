@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +27,8 @@ _ADMINS = select(func.count()).where(_U.c.is_admin, _U.c.disabled_at.is_(None))
 _MEMBERS = select(_U.c.name, _M.c.project, _M.c.role).join(_U, _U.c.id == _M.c.user_id)
 _MEMBERS = _MEMBERS.order_by(_M.c.project, _U.c.name)
 _LEAVE = sa.delete(_M).where(_M.c.user_id == bindparam("_user_id"), _M.c.project == bindparam("_project"))
+_OF_SUBJECT = select(_U.c.name).where(_U.c.subject == bindparam("subject"))
+NO_ROLES: Mapping[str, Role | None] = {}
 _END_SESSIONS = (
     sa.update(schema.tokens)
     .where(schema.tokens.c.user_id == bindparam("_user_id"), schema.tokens.c.is_session)
@@ -64,10 +68,12 @@ class Users(WritingPart):
         is_admin: bool = False,
         email: str = "",
         password: str | None = None,
+        subject: str | None = None,
         token_until: float | None = None,
         now: float,
     ) -> tuple[User, str]:
-        """Add a user, and return it with the secret of a first token; ``password`` is a hash.
+        """Add a user, and return it with the secret of a first token, valid until ``token_until``; ``password`` is a
+        hash, and ``subject`` the name that an OpenID Connect provider has for the user.
 
         The first user must be an admin who is a person: from then on nobody is let in without a token.
 
@@ -76,6 +82,7 @@ class Users(WritingPart):
         if not NAME.fullmatch(name):
             raise InvalidInput(f"{name[:100]!r} is no name of a user: write letters, digits and . _ @ + -, at most 100")
         row = {"name": name, "kind": kind, "is_admin": is_admin, "email": email, "password": password}
+        row["subject"] = subject
         with self._write() as connection:
             self._database.order_commits(connection)
             if not (is_admin and kind is UserKind.PERSON) and not connection.execute(_ANY).first():
@@ -122,6 +129,34 @@ class Users(WritingPart):
                 connection.execute(_END_SESSIONS, {"_user_id": user.id, "_now": now})
             self._record(connection, "change user", user=name, **shown)
         return self.get(name)
+
+    def log_in(
+        self,
+        subject: str,
+        name: str,
+        *,
+        email: str = "",
+        roles: Mapping[str, Role | None] = NO_ROLES,
+        is_admin: bool | None = None,
+        now: float,
+    ) -> str:
+        """The name of the user whom an OpenID Connect provider calls ``subject``; a new user if there is none yet.
+
+        ``roles`` take the place of those in these projects. The last admin stays one. Raises ``Conflict`` if the new
+        user's name is taken: a provider must not make somebody the user of another one.
+        """
+        known_name: str | None = self._value(_OF_SUBJECT, subject=subject)
+        if known_name is None:
+            self.create(name, is_admin=bool(is_admin), email=email, subject=subject, token_until=now, now=now)
+        known_name = known_name or name
+        if is_admin is not None:
+            with suppress(Conflict):
+                self.change(known_name, is_admin=is_admin, now=now)
+        before = {project: role for user, project, role in self.members() if user == known_name}
+        for project, role in roles.items():
+            if before.get(project) is not role:
+                self.grant(known_name, project, role)
+        return known_name
 
     def members(self, project: str | None = None) -> list[tuple[str, str, Role]]:
         """(user, project, role) of one project or all, by project and name."""

@@ -9,7 +9,15 @@ import pytest
 from tests.services.serving import full_spec
 from tests.services.team import Team, addresses
 
-OPEN = {"/healthz", "/readyz", "/login", "/logout", "/static/{version}/{path:path}"}
+OPEN = {
+    "/healthz",
+    "/readyz",
+    "/login",
+    "/login/oidc",
+    "/login/oidc/callback",
+    "/logout",
+    "/static/{version}/{path:path}",
+}
 OF_ALL = {"/metrics", "/v1/users", "/v1/audit", "/v1/audit.csv", "/v1/deliveries", "/v1/deliveries:test"}
 """Only for those who may read everything, or partly."""
 ANYBODY = {
