@@ -36,7 +36,7 @@ def test_a_failure_before_the_answer_is_a_problem_for_head_too(api: InProcess, m
     ("method", "path", "allowed"),
     [
         ("DELETE", "/v1/studies", "GET, HEAD, POST"),
-        ("POST", "/v1/studies/1", "DELETE, GET, HEAD"),
+        ("POST", "/v1/studies/1", "DELETE, GET, HEAD, PATCH"),
         ("PUT", "/login", "GET, HEAD, POST"),
         ("POST", "/metrics", "GET, HEAD"),
     ],

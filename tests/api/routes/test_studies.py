@@ -128,7 +128,7 @@ def test_a_completed_study_without_a_completed_trial_says_so_and_stays_completed
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/v1/studies?limt=3", "no query parameter 'limt'; it knows after, limit, live, newest_first"),
+        ("/v1/studies?limt=3", "no query parameter 'limt'; it knows after, archived, limit, live, newest_first, owner"),
         ("/v1/studies/1?verbose=1", "no query parameter 'verbose'; it has none"),
         ("/v1/studies/1/trials?states=FAILED", "no query parameter 'states'; it knows after, limit, number, state"),
         ("/v1/events?study=1", "no query parameter 'study'; it knows after, study_id"),
