@@ -99,6 +99,9 @@ def measure(case: Case, seconds: float) -> Result:
             while not _is_done(store, case.num_hooks):
                 if time.monotonic() - began > seconds:
                     break
+                if not processes.are_alive:  # a lease that lapsed on a busy machine, or a port that somebody took
+                    processes.kill()
+                    processes.start(drawn.randrange(2**32))
                 time.sleep(0.1)
         finally:
             processes.kill()
@@ -125,6 +128,11 @@ class _Processes:
             process = self._context.Process(target=task, args=arguments, daemon=True)
             process.start()
             self._running.append(process)
+
+    @property
+    def are_alive(self) -> bool:
+        """Whether both run."""
+        return all(process.is_alive() for process in self._running)
 
     def kill(self) -> None:
         for process in self._running:

@@ -12,6 +12,6 @@ from benchmarks.facing.hooks_part import Case, measure
 @pytest.mark.sample
 def test_every_end_is_told_over_kills_of_sender_and_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks_part, "MOST_SECONDS", 0.4)
-    result = measure(Case(24, 4, seed=1), 900)
+    result = measure(Case(24, 4, seed=1), 300)
     assert (result.hooks_sent, result.hooks_lost, result.hooks_doubled) == (24, 0, 0)
     assert result.num_requests >= 24
