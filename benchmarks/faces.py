@@ -1,4 +1,4 @@
-"""Measures what people see and are told of a service: webhooks while processes are killed, and who is let in.
+"""Measures webhooks while processes are killed, and which requests are let in with which credentials.
 
 Prints every case, and last the figures as one line of JSON. Use --only, --cases and --results to run a part of the
 cases and to continue later.
@@ -19,4 +19,4 @@ PARTS: Mapping[str, Part] = {"hooks": hooks_part, "credentials": credentials_par
 
 
 if __name__ == "__main__":
-    run_parts(__doc__, "What people see and are told", COMMAND, PARTS, 600)
+    run_parts(__doc__, "Webhooks and credentials", COMMAND, PARTS, 600)

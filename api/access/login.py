@@ -120,18 +120,17 @@ def login_router(settings: Settings, store: Store) -> APIRouter:
             cookie = request.cookies.get(STATE_COOKIE, "")
             identity, target = provider.finish(_callback(request), cookie, request.query_params)
             roles, is_admin = provider.rights(identity.groups)
-            actor = Actor(identity.name, request.client.host if request.client else "")
-            acting = store.acting(actor)
-            name = acting.users.log_in(
+            address = request.client.host if request.client else ""
+            provided = store.acting(Actor("", address)).users  # not by the name, which people may choose there
+            name = provided.log_in(
                 identity.subject, identity.name, email=identity.email, roles=roles, is_admin=is_admin, now=now
             )
-            _, session = acting.tokens.create(
-                name, "browser", expires_at=now + SESSION_SECONDS, is_session=True, now=now
-            )
+            tokens = store.acting(Actor(name, address)).tokens
+            _, session = tokens.create(name, "browser", expires_at=now + SESSION_SECONDS, is_session=True, now=now)
         except ScampError as error:
             return page("/", str(error))
         request.app.state.has_users = True
-        # A page of ours goes on: a browser does not send a strict cookie on a redirect that began at another site.
+        # Not a redirect: browsers leave out SameSite=Strict cookies on one that began at another site.
         answer = HTMLResponse(f'<meta http-equiv="refresh" content="0; url={escape(target)}">')
         _set_cookie(answer, request, COOKIE, session, SESSION_SECONDS)
         answer.delete_cookie(STATE_COOKIE, path="/login")

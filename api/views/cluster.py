@@ -143,7 +143,7 @@ def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
 
 
 def hidden_gang_view(attempt: Attempt) -> GangView:
-    """View of an attempt of a project that one may not read: what it takes of which devices."""
+    """View of an attempt in a project that the user may not read: only its devices and memory."""
     return GangView(
         key=f"hidden-{attempt.key}",
         study_id=0,

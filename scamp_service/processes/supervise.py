@@ -27,10 +27,10 @@ from scamp.addresses import running_server, url_of
 from scamp.user_code.bundling import SERVICE_LOCK
 from scamp_service import patience
 from scamp_service.cluster.local.local_ray import LocalRay, check_account
-from scamp_service.errors import Conflict, Refused, Unavailable
+from scamp_service.errors import Conflict, Unavailable
 from scamp_service.files import FULL, TOO_MANY_FILES, keep_private, trouble_with, with_remedy
 from scamp_service.host import allow_many_files
-from scamp_service.processes.addresses import LOOPBACK, take_port, write_server_file
+from scamp_service.processes.addresses import take_port, write_server_file
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
 from scamp_service.store.database import expect_shared_database
@@ -52,10 +52,10 @@ LAST_BYTES = 500  # of a child's log
 class Service:
     """The processes of ``scamp serve``, as a context manager. ``url`` is the address of the API.
 
-    Entering raises ``Refused`` for a public address without a token and for a user that cannot run users' code,
-    ``InvalidInput`` for a database that other processes cannot use, ``Conflict`` when the data directory is in use, and
-    ``Unavailable`` when the API does not start or its port is in use. Only with ``next_port``, or when nobody chose the
-    port, another free one is taken: whoever chose a port would otherwise talk to another service there.
+    Entering raises ``Refused`` for a user that cannot run users' code, ``InvalidInput`` for a database that other
+    processes cannot use, ``Conflict`` when the data directory is in use, and ``Unavailable`` when its port is in use or
+    the API does not start, as at a public address with neither a token nor users. Only with ``next_port``, or when
+    nobody chose the port, another free one is taken: whoever chose one would otherwise talk to another service there.
     """
 
     def __init__(self, settings: Settings, *, next_port: bool = False) -> None:
@@ -74,11 +74,6 @@ class Service:
 
     def __enter__(self) -> Self:
         settings = self.settings
-        if settings.host not in LOOPBACK and len(settings.api_token) < 16:
-            raise Refused(
-                f"{settings.host} can be reached from other machines: set SCAMP_API_TOKEN to at least 16 characters, "
-                "or listen on 127.0.0.1"
-            )
         allow_many_files()
         check_account(settings)
         expect_shared_database(settings.url)

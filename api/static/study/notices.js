@@ -1,4 +1,4 @@
-// Who is told what about the study by webhook or e-mail, if it names receivers, and a button that tests them.
+// The webhooks and e-mails about the study, if it names receivers, and a button that sends a test.
 
 import * as api from "../client.js";
 import { card, fillRows, scrolling, tableHead } from "../elements/card.js";

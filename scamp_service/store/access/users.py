@@ -149,7 +149,7 @@ class Users(WritingPart):
         if known_name is None:
             self.create(name, is_admin=bool(is_admin), email=email, subject=subject, token_until=now, now=now)
         known_name = known_name or name
-        if is_admin is not None:
+        if is_admin is not None and is_admin is not self.get(known_name).is_admin:
             with suppress(Conflict):
                 self.change(known_name, is_admin=is_admin, now=now)
         before = {project: role for user, project, role in self.members() if user == known_name}

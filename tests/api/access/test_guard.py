@@ -32,6 +32,7 @@ def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
     with pytest.raises(Refused, match="SCAMP_API_TOKEN"):
         check_settings(Settings(host=host))
     check_settings(Settings(host=host, api_token=TOKEN))
+    check_settings(Settings(host=host), has_users=True)
 
 
 @pytest.mark.parametrize("token", ["short", "x" * 15, "with a space 12345678", "umläute-umläute-umläute"])

@@ -73,6 +73,11 @@ def test_people_log_in_at_the_provider_with_the_roles_of_their_groups(api: InPro
 def test_roles_follow_the_groups_at_each_login_and_those_of_other_projects_stay(api: InProcess) -> None:
     log_in(api, "anna")
     log_in(api, "bob")
+    assert [(entry.actor, entry.action) for entry in api.store.audit.page(limit=3)] == [
+        ("bob", "log in"),
+        ("", "grant role"),  # by the provider
+        ("", "create user"),
+    ]
     api.store.users.grant("bob", "speech", Role.ADMIN)
     api.store.users.grant("bob", "vision", Role.ADMIN)
     log_in(api, "bob")
@@ -82,7 +87,9 @@ def test_roles_follow_the_groups_at_each_login_and_those_of_other_projects_stay(
 def test_a_name_that_the_provider_lets_people_choose_makes_nobody_another_user(api: InProcess) -> None:
     log_in(api, "anna")
     api.post("/logout")
+    before = api.store.audit.page()
     answer = log_in(api, "impostor")
+    assert api.store.audit.page() == before
     assert answer.status_code == 401 and "names are not given again" in answer.text
     assert api.get("/v1/me").status_code == 401
 
