@@ -64,7 +64,7 @@ class WaitsFor(StrEnum):
     front is trained. RESUME: until its study is resumed. DEVICES: free devices for its plan. MAX_CONCURRENT: the end
     of another trial of its study. QUOTA: that of its project. RETRY: the time of its next try after a fault of the
     host. COMPARISON: the first verdict of the stopping rule since it paused. PROMOTION: a later one, after which it may
-    continue.
+    continue. REPEATS: its trainings with other seeds, which are trials of their own.
     """
 
     PLAN = "PLAN"
@@ -77,11 +77,12 @@ class WaitsFor(StrEnum):
     RETRY = "RETRY"
     COMPARISON = "COMPARISON"
     PROMOTION = "PROMOTION"
+    REPEATS = "REPEATS"
 
 
 class Origin(StrEnum):
-    """The creator of a trial. ScaMP runs trials of SEARCH (its sampler), ENQUEUED (a user) and BRANCH (a stopping rule:
-    a copy of another trial with changed parameters).
+    """The creator of a trial. ScaMP runs trials of SEARCH (its sampler), ENQUEUED (a user), BRANCH (a stopping rule: a
+    copy of another trial with changed parameters) and REPEAT (the same candidate with another seed).
 
     EXTERNAL trials are created, run and ended by other programs, through Optuna. Only SEARCH counts in the budget.
     """
@@ -89,6 +90,7 @@ class Origin(StrEnum):
     SEARCH = "SEARCH"
     ENQUEUED = "ENQUEUED"
     BRANCH = "BRANCH"
+    REPEAT = "REPEAT"
     EXTERNAL = "EXTERNAL"
 
 
@@ -148,7 +150,7 @@ _W = WaitsFor
 WAITS: dict[TrialState, frozenset[WaitsFor]] = {
     _T.WAITING: frozenset({_W.PLAN, _W.NEW_PLAN, _W.RETRY}),
     _T.QUEUED: frozenset({_W.PREDICTIONS, _W.RESUME, _W.DEVICES, _W.MAX_CONCURRENT, _W.QUOTA, _W.RETRY}),
-    _T.PAUSED: frozenset({_W.COMPARISON, _W.PROMOTION}),
+    _T.PAUSED: frozenset({_W.COMPARISON, _W.PROMOTION, _W.REPEATS}),
 }
 """All that a trial may wait for, in each state in which it waits."""
 

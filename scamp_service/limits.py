@@ -41,6 +41,9 @@ class Reached:
     remedy: str
 
 
+_UNFINISHED = (TrialState.RUNNING, TrialState.PAUSED)
+
+
 def limit_reached(spec: StudySpec, used: Used) -> Reached | None:
     """The limit of the study's budget that ends it; None if it may continue."""
     budget, bound = spec.budget, used.regret_bound
@@ -64,6 +67,8 @@ def _target_reached(spec: StudySpec, used: Used) -> str:
     if not objectives.has_several:
         (target,) = targets.values()
         for leader in used.leaders:
+            if spec.repeats > 1 and leader.state is not TrialState.COMPLETED:
+                continue  # its value is not the mean yet
             if leader.value is not None and not spec.objective.is_better(target, than=leader.value):
                 return f"trial {leader.number} has reached the target of {target:g}, with {leader.value:.6g}"
         return ""
@@ -72,6 +77,6 @@ def _target_reached(spec: StudySpec, used: Used) -> str:
             objective.metric not in targets or not objective.is_better(targets[objective.metric], than=value)
             for objective, value in zip(objectives.items, values, strict=True)
         )
-        if reached and state in (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED):
+        if reached and (state is TrialState.COMPLETED or (state in _UNFINISHED and spec.repeats == 1)):
             return f"trial {number} has reached all targets, with ({objectives.shown(values)})"
     return ""

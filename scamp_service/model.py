@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from statistics import stdev
 from typing import Any, Literal, TypedDict
 
 from estimators.learning import AttemptPhase
@@ -272,13 +273,16 @@ class Trial:
     origin: Origin = Origin.SEARCH
     """Who has created the trial."""
     parent_id: int | None = None
-    """Id of the trial with whose weights this one begins; None: it begins anew."""
+    """Id of the trial with whose weights this one begins, or that it repeats; None: neither."""
     parent_number: int | None = None
     parent_step: int | None = None
-    """Step of the parent's checkpoint, with which this one begins."""
+    """Step of the parent's checkpoint, with which this one begins; None: it begins anew."""
     values: tuple[float | None, ...] | None = None
     """Value of each objective at ``step``, None for predicted ones; None: the study has one objective, or nothing is
     reported yet."""
+    repeats: tuple[tuple[float | None, ...], ...] = ()
+    """Values of each objective of its trainings with several seeds, its own first; ``value`` and ``values`` are their
+    means. Empty: it was trained once."""
     best_step: int | None = None
     """Step of ``value`` in a study whose trials count by their best report; None: ``step``."""
     measured_communication_share: float | None = None
@@ -308,6 +312,17 @@ class Trial:
     def is_kept(self, attempt: Attempt) -> bool:
         """Whether the trial resumes from a checkpoint that ``attempt`` has written."""
         return self.resumes and attempt.checkpoint_step >= 0
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether it repeats its parent with another seed; it then counts in its parent's value, and not beside it."""
+        return self.origin is Origin.REPEAT
+
+    @property
+    def deviations(self) -> list[float | None]:
+        """Sample standard deviation of each objective over the seeds; None where fewer than two are known."""
+        columns = [[value for value in column if value is not None] for column in zip(*self.repeats, strict=True)]
+        return [stdev(column) if len(column) > 1 else None for column in columns]
 
     @property
     def is_copy(self) -> bool:

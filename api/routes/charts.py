@@ -24,6 +24,7 @@ from api.views.candidates import CandidatesView, ImportancesView, ImportanceView
 from api.views.charts import CurveView, FrontView, HistoryView, OrderView, curve_views, front_view, history_view
 from api.views.lineage import COLUMNS, LineageView, chosen, lineage_view
 from api.views.view import Page
+from scamp_service.lifecycle import Origin
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 
@@ -40,7 +41,7 @@ def get_history(
     """Get the objective by trial number, thinned: no best value so far, no running trial and no spike is left out."""
     last_event_id = store.events.last_id()
     objective = Objective.of_spec(store.studies.get(study_id).spec)
-    trials = store.trials.history(study_id)
+    trials = [trial for trial in store.trials.history(study_id) if trial.origin is not Origin.REPEAT]
     if state or where.strip():
         numbers = {row.number for row in store.table.columns(study_id, (), states=state, where=where)}
         trials = [trial for trial in trials if trial.number in numbers]
@@ -140,6 +141,7 @@ def get_lineage(
 ) -> LineageView:
     """Get which trials began as copies of others, or with their weights, and what was changed in each."""
     objective = Objective.of_spec(store.studies.get(study_id).spec)
-    num, relatives = chosen(store.table.columns(study_id, COLUMNS), objective, trials)
+    continued = [row for row in store.table.columns(study_id, COLUMNS) if row.origin is not Origin.REPEAT]
+    num, relatives = chosen(continued, objective, trials)
     by_number = store.trials.with_numbers(study_id, [relative.number for relative in relatives])
     return lineage_view(num, relatives, {trial.number: trial.params for trial in by_number})

@@ -515,7 +515,7 @@ export interface OrderView {
   number: number[];
 }
 
-export type Origin = "SEARCH" | "ENQUEUED" | "BRANCH" | "EXTERNAL";
+export type Origin = "SEARCH" | "ENQUEUED" | "BRANCH" | "REPEAT" | "EXTERNAL";
 
 export interface OutOfMemory {
   /** number of attempts that ran out of memory */
@@ -870,9 +870,9 @@ export interface TrialDetail {
   /** number in the study, from 0; part of its address in this API */
   number: number;
   state: TrialState;
-  /** who created it: the study's sampler (SEARCH), a user (ENQUEUED), a stopping rule, as a copy of another one (BRANCH), or another program, which also runs it (EXTERNAL) */
+  /** who created it: the study's sampler (SEARCH), a user (ENQUEUED), a stopping rule, as a copy of another one (BRANCH), a study with `repeats`, for another seed (REPEAT), or another program, which also runs it (EXTERNAL) */
   origin: Origin;
-  /** number of the trial with whose weights it began; null: it began anew */
+  /** number of the trial with whose weights it began, or that it repeats; null: neither */
   parent_number: number | null;
   /** step of `value` where trials count by their best report; null: `step` */
   best_step: number | null;
@@ -883,7 +883,7 @@ export interface TrialDetail {
   params: Record<string, any>;
   /** reason of its state: why it waits, was placed there, failed or is infeasible */
   reason: string;
-  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
+  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), its repeats, or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
   waits_for: WaitsFor | null;
   /** why it was chosen among several proposals, with their scores by `search.filter`; or empty */
   proposal_reason: string;
@@ -929,6 +929,10 @@ export interface TrialDetail {
   value: number | null;
   /** value of each of the study's objectives, in the order of `spec.objectives`; null while unknown or not finite. With one objective it is `value` alone */
   values: (number | null)[];
+  /** `values` of its trainings with several seeds, its own first, in a study with `repeats`; those above are then their means. Empty: it was trained once */
+  repeats: ((number | null)[])[];
+  /** sample standard deviation of each of `values` over these seeds; empty: it was trained once */
+  deviations: (number | null)[];
   /** all metrics of its last evaluation, or of its best where trials count by that one; null: not finite */
   metrics: Record<string, number | null>;
   finished_at: number | null;
@@ -981,9 +985,9 @@ export interface TrialView {
   /** number in the study, from 0; part of its address in this API */
   number: number;
   state: TrialState;
-  /** who created it: the study's sampler (SEARCH), a user (ENQUEUED), a stopping rule, as a copy of another one (BRANCH), or another program, which also runs it (EXTERNAL) */
+  /** who created it: the study's sampler (SEARCH), a user (ENQUEUED), a stopping rule, as a copy of another one (BRANCH), a study with `repeats`, for another seed (REPEAT), or another program, which also runs it (EXTERNAL) */
   origin: Origin;
-  /** number of the trial with whose weights it began; null: it began anew */
+  /** number of the trial with whose weights it began, or that it repeats; null: neither */
   parent_number: number | null;
   /** step of `value` where trials count by their best report; null: `step` */
   best_step: number | null;
@@ -994,7 +998,7 @@ export interface TrialView {
   params: Record<string, any>;
   /** reason of its state: why it waits, was placed there, failed or is infeasible */
   reason: string;
-  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
+  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), its repeats, or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
   waits_for: WaitsFor | null;
   /** why it was chosen among several proposals, with their scores by `search.filter`; or empty */
   proposal_reason: string;
@@ -1040,6 +1044,10 @@ export interface TrialView {
   value: number | null;
   /** value of each of the study's objectives, in the order of `spec.objectives`; null while unknown or not finite. With one objective it is `value` alone */
   values: (number | null)[];
+  /** `values` of its trainings with several seeds, its own first, in a study with `repeats`; those above are then their means. Empty: it was trained once */
+  repeats: ((number | null)[])[];
+  /** sample standard deviation of each of `values` over these seeds; empty: it was trained once */
+  deviations: (number | null)[];
   /** all metrics of its last evaluation, or of its best where trials count by that one; null: not finite */
   metrics: Record<string, number | null>;
   finished_at: number | null;
@@ -1083,7 +1091,7 @@ export interface WaitingView {
   starts_in_seconds: number | null;
 }
 
-export type WaitsFor = "PLAN" | "NEW_PLAN" | "PREDICTIONS" | "RESUME" | "DEVICES" | "MAX_CONCURRENT" | "QUOTA" | "RETRY" | "COMPARISON" | "PROMOTION";
+export type WaitsFor = "PLAN" | "NEW_PLAN" | "PREDICTIONS" | "RESUME" | "DEVICES" | "MAX_CONCURRENT" | "QUOTA" | "RETRY" | "COMPARISON" | "PROMOTION" | "REPEATS";
 
 export interface WhatIfView {
   /** devices that are added, by kind */

@@ -47,6 +47,16 @@ export function metric(value) {
 }
 
 /**
+ * The value of a trial, with the standard deviation over its seeds if it was repeated.
+ * @param {{value: Maybe, deviations: Maybe[]}} trial
+ * @returns {string}
+ */
+export function trialValue({ value, deviations }) {
+  const [deviation] = deviations;
+  return metric(value) + (typeof deviation === "number" && value !== null ? ` ± ${num(deviation)}` : "");
+}
+
+/**
  * A value of the objective `name`: numbers that were counted before a training have no decimals.
  * @param {string} name
  * @param {Maybe} value

@@ -54,9 +54,9 @@ class TrialView(RunView):
     state: TrialState
     origin: Origin
     """who created it: the study's sampler (SEARCH), a user (ENQUEUED), a stopping rule, as a copy of another one
-    (BRANCH), or another program, which also runs it (EXTERNAL)"""
+    (BRANCH), a study with `repeats`, for another seed (REPEAT), or another program, which also runs it (EXTERNAL)"""
     parent_number: int | None
-    """number of the trial with whose weights it began; null: it began anew"""
+    """number of the trial with whose weights it began, or that it repeats; null: neither"""
     best_step: int | None
     """step of `value` where trials count by their best report; null: `step`"""
     parent_step: int | None
@@ -68,9 +68,9 @@ class TrialView(RunView):
     """reason of its state: why it waits, was placed there, failed or is infeasible"""
     waits_for: WaitsFor | None
     """what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another
-    trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), or a
-    stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not
-    wait"""
+    trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), the
+    trials that repeat it, or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has
+    (PROMOTION). null: it does not wait"""
     proposal_reason: str
     """why it was chosen among several proposals, with their scores by `search.filter`; or empty"""
     plan: dict[str, Any] | None
@@ -117,6 +117,11 @@ class TrialView(RunView):
     values: list[float | None]
     """value of each of the study's objectives, in the order of `spec.objectives`; null while unknown or not finite.
     With one objective it is `value` alone"""
+    repeats: list[list[float | None]]
+    """`values` of its trainings with several seeds, its own first, in a study with `repeats`; those above are then
+    their means. Empty: it was trained once"""
+    deviations: list[float | None]
+    """sample standard deviation of each of `values` over these seeds; empty: it was trained once"""
     metrics: dict[str, float | None]
     """all metrics of its last evaluation, or of its best where trials count by that one; null: not finite"""
     finished_at: Time | None

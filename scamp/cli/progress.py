@@ -84,9 +84,10 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     With several objectives it has a column for each, and begins with the Pareto front, whose trials have a star: those
     that no other completed trial dominates. A parameter is shown where it differs from the study's ``fixed`` value.
     Each of ``COSTS`` has a column if it is known of any trial: predicted for the gang alone on its host, and measured.
-    Below the table are the reasons: why trials were proposed, wait, were pruned or have failed.
+    Completed repeats of a trial are in its value. Below the table are the reasons: why trials were proposed, wait, were
+    pruned or have failed.
     """
-    trials, objectives = list(trials), spec.get("objectives") or [spec["objective"]]
+    trials, objectives = [t for t in trials if not _is_counted(t)], spec.get("objectives") or [spec["objective"]]
     names = [objective["metric"] for objective in objectives]
     valued = _best_first([t for t in trials if _is_compared(t)], objectives)
     front = {trial["number"] for trial, is_on_front in valued if is_on_front}
@@ -274,11 +275,15 @@ def _row(
     """The cells before those of ``COSTS``, and the one after them."""
     state = trial["state"]
     numbers = trial["values"] if len(metrics) > 1 else [trial["value"]]
-    values = ["" if value is None else shown_metric(name, value) for name, value in zip(metrics, numbers, strict=True)]
+    spreads = [*trial["deviations"], *[None] * len(numbers)]
+    values = [
+        "" if value is None else shown_metric(name, value) + ("" if spread is None else f" ± {spread:.2g}")
+        for name, value, spread in zip(metrics, numbers, spreads, strict=False)
+    ]
     varied = {name: value for name, value in trial["params"].items() if name not in fixed or fixed[name] != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
     if trial["parent_number"] is not None:
-        beginning = "a copy" if trial["origin"] == "BRANCH" else "begins with weights"
+        beginning = {"BRANCH": "a copy", "REPEAT": "a repeat"}.get(trial["origin"], "begins with weights")
         tail += f" ({beginning} of trial {trial['parent_number']})"
     number = f"{'*' if is_on_front else ''}{trial['number']}"
     return [number, Text(state.lower(), COLOURS.get(state, "")), *values, trial.get("plan_short") or ""], Text(
@@ -337,6 +342,11 @@ def reasons(trials: Iterable[Mapping[str, Any]]) -> list[Text]:
 def _is_compared(trial: Mapping[str, Any]) -> bool:
     """Whether the trial has a value of every objective that can be compared: one that is finite."""
     return all(value is not None and math.isfinite(value) for value in (trial["value"], *trial["values"]))
+
+
+def _is_counted(trial: Mapping[str, Any]) -> bool:
+    """Whether the trial counts in the value of the one that it repeats."""
+    return (trial["origin"], trial["state"]) == ("REPEAT", "COMPLETED")
 
 
 def _ms(seconds: float | None) -> str:

@@ -44,6 +44,8 @@ log = logging.getLogger("scamp.controller")
 
 ARE_TRAINED = frozenset({TrialState.QUEUED, TrialState.RUNNING, TrialState.PAUSED, TrialState.COMPLETED})
 """States of trials that are trained, or will be."""
+_CHANGES = effects.MoveTrial | effects.MoveAttempt | effects.CreateTrials | effects.Repeat
+"""Effects from which more may follow at once."""
 WENT_WRONG = (Outcome.ERROR, Outcome.LOST, Outcome.STALLED)
 
 
@@ -109,7 +111,7 @@ class Controller:
         for effect in self._decisions():
             try:
                 self.apply(effect)
-                self.has_changed |= isinstance(effect, effects.MoveTrial | effects.MoveAttempt | effects.CreateTrials)
+                self.has_changed |= isinstance(effect, _CHANGES)
             except (Deposed, Unavailable):
                 raise
             except Exception as error:
@@ -392,6 +394,8 @@ class Controller:
                     self._forget_sizing([trial.id])
             case effects.Branch(trial, donor, params, step, reason):
                 self._store.trials.branch(trial, donor, params, reason=reason, step=step, now=now)
+            case effects.Repeat(trial, count, reason):
+                self._store.trials.repeat(trial, count, reason=reason, now=now)
             case effects.MoveAttempt(attempt, to, outcome, detail):
                 key, before = (attempt.trial_id, attempt.attempt), [attempt.state]
                 self._store.attempts.move(*key, before, to, outcome=outcome, detail=detail, now=now)

@@ -133,7 +133,7 @@ class Projection:
         if trial.study_id in self._scores:
             objectives, scores = self._scores[trial.study_id]
             scores.pop(trial.number, None)
-            if values := objectives.values_of(trial):
+            if (values := objectives.values_of(trial)) and not trial.is_repeat:
                 scores[trial.number] = trial.state, values
         if trial.study_id in self._unread:
             self._unread[trial.study_id][trial.id] = trial.number

@@ -70,6 +70,7 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         progress=Progress(study.state),
         search=search,
         sharing=Sharing(spec.project, spec.priority, spec.paused),
+        repeats=spec.repeats,
         plan=spec.given_plan,
         guard=spec.guard,
     )

@@ -1,7 +1,8 @@
 """Trials of the study database as Optuna's frozen trials, and the states of both.
 
 Optuna has fewer states than ScaMP: a trial that fits nowhere or was cancelled is FAIL, like one that failed. A trial
-that diverged is PRUNED without a value; one that completed with NaN is FAIL. A paused trial is RUNNING. ScaMP's own
+that diverged is PRUNED without a value; one that completed with NaN is FAIL, and so is one that repeats another with a
+new seed, which then has the mean as its value. A paused trial is RUNNING. ScaMP's own
 state is in the user attribute ``scamp:state``.
 """
 
@@ -18,7 +19,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
 from scamp_service.exchange.optuna_space import OptunaSpace
-from scamp_service.lifecycle import TrialState
+from scamp_service.lifecycle import Origin, TrialState
 from scamp_service.store.parts.external import OptunaTrialRow
 from scamp_service.store.store import Store
 from scamp_service.study.objectives import Objectives
@@ -92,8 +93,8 @@ class Freezer:
         state, values = TO_OPTUNA[row.state], None
         if state in (OptunaState.COMPLETE, OptunaState.PRUNED):
             values = known_values
-        if state is OptunaState.COMPLETE and values is None:
-            state = OptunaState.FAIL  # it diverged
+        if state is OptunaState.COMPLETE and (values is None or row.origin is Origin.REPEAT):
+            state, values = OptunaState.FAIL, None  # it diverged, or counts in the trial that it repeats
         params = self._space.flat(row.params or {})
         system = {
             "scamp:state": row.state.value,

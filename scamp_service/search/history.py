@@ -120,7 +120,7 @@ class History:
             self._completed[number] = after
             if not self._objectives.has_several:
                 self._unranked.append((self._key(after), number))
-        elif past.state in LIVE_TRIALS:
+        elif past.state in LIVE_TRIALS and past.origin is not Origin.REPEAT:
             self._active[number] = Active(number, past.params)
 
     def shown(self, first_number: int, most: int | None = None) -> Shown:
@@ -175,6 +175,8 @@ def observation_of(past: Past, objectives: Objectives, predicted: PredictedBound
 
     Where all objectives are predicted, a trial has its final values before it is launched.
     """
+    if past.origin is Origin.REPEAT:
+        return None
     values = objectives.values_of(past)
     excesses = predicted.excesses(past.quantities)
     match past.state:

@@ -25,6 +25,7 @@ def trial_fields(trial: Trial, objectives: Objectives | None = None) -> dict[str
         "flops_per_sample": sized.flops_per_sample if sized else None,
         "num_params": sized.num_params if sized else 0,
         "healed": trial.is_healed,
+        "deviations": trial.deviations,
     }
 
 

@@ -48,9 +48,12 @@ HISTORY = (
     .where(_trials.c.study_id == bindparam("study_id"), _reached)
     .order_by(_trials.c.number)
 )
+_counts_alone = _trials.c.origin != Origin.REPEAT
+"""Repeats count in the value of the trial that they repeat, and are not compared with other trials."""
 _scores = (
     select_fields(_trials, Score)
     .where(sa.or_(_trials.c.value.is_not(None), _trials.c["values"].is_not(None), _trials.c.sized.is_not(None)))
+    .where(_counts_alone)
     .order_by(_trials.c.number)
 )
 SCORES = _scores.where(_trials.c.study_id == bindparam("study_id"))
@@ -75,6 +78,17 @@ REFUSED_TRIALS = (
     .where(_trials.c.offer == bindparam("offer", type_=_trials.c.offer.type))
     .order_by(_trials.c.id)
     .limit(bindparam("limit"))
+)
+AVERAGED = (
+    select(*(_trials.c[name] for name in ("state", "attempt", "value", "values", "repeats")), schema.studies.c.spec)
+    .join(schema.studies, schema.studies.c.id == _trials.c.study_id)
+    .where(_trials.c.id == bindparam("id"))
+)
+REPEATS = (
+    select(_trials.c.value, _trials.c["values"])
+    .where(_trials.c.parent_id == bindparam("parent_id"), _trials.c.origin == sa.literal_column(f"'{Origin.REPEAT}'"))
+    .where(_trials.c.state == TrialState.COMPLETED)
+    .order_by(_trials.c.number)
 )
 PIPELINE = select(schema.comparisons.c.pipeline).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 TRIALS_WITH_IDS = select_trials().where(_trials.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_trials.c.id)
@@ -210,7 +224,7 @@ SPEC_OF_TRIAL = (
 _rungs = (
     select(_trials.c.number, _metrics.c.step, _metrics.c["values"].label("metrics"))
     .join(_trials, _trials.c.id == _metrics.c.trial_id)
-    .where(_metrics.c.step.in_(bindparam("steps", expanding=True)))
+    .where(_metrics.c.step.in_(bindparam("steps", expanding=True)), _counts_alone)
     .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
 )
 RUNGS = _rungs.where(_trials.c.study_id == bindparam("study_id"))
@@ -315,6 +329,7 @@ def best_trial(prefers_large: bool, is_completed: bool) -> sa.Select[Any]:
     return (
         select_trials()
         .where(_trials.c.study_id == bindparam("study_id"), completed if is_completed else live)
+        .where(_counts_alone)
         .where(value > -math.inf, value < math.inf)  # also excludes NaN, which sorts above infinity: see schema.Real
         .order_by(value.desc() if prefers_large else value, _trials.c.number)
         .limit(1)

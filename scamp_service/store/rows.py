@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from scamp_service.lifecycle import NO_PLAN_YET, Outcome, TrialState, WaitsFor
+from scamp_service.lifecycle import NO_PLAN_YET, Origin, Outcome, TrialState, WaitsFor
 from scamp_service.model import Choice, Json, Sized, Trial, expected_bytes
 from scamp_service.store import schema
 
@@ -25,6 +25,7 @@ class HistoryRow(NamedTuple):
     step: int
     value: float | None
     attempt: int
+    origin: Origin
 
 
 class Score(NamedTuple):

@@ -112,6 +112,10 @@ def _choices(data: Sequence[Json]) -> tuple[Choice, ...]:
     return tuple(map(Choice.from_json, data))
 
 
+def _rows(data: Sequence[Sequence[float | None]]) -> tuple[tuple[float | None, ...], ...]:
+    return tuple(map(tuple, data))
+
+
 def _offer(data: Sequence[Sequence[Any]]) -> Offer:
     return tuple((kind, mib, number) for kind, mib, number in data)
 
@@ -200,6 +204,7 @@ _TYPES: Mapping[Any, Any] = {
     Mapping[str, float]: Floats,
     tuple[str, ...]: AsJson(tuple),
     tuple[float | None, ...]: FloatList,
+    tuple[tuple[float | None, ...], ...]: AsJson(_rows),
 }
 """The type of a column by that of the field which it holds."""
 
@@ -246,7 +251,7 @@ studies = Table(
     ),
 )
 
-_is_completed = sa.text("state = 'COMPLETED'")
+_is_completed, _is_repeat = sa.text("state = 'COMPLETED'"), sa.text("origin = 'REPEAT'")
 trials = Table(
     "scamp_trials",
     metadata,
@@ -260,6 +265,7 @@ trials = Table(
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),
     Index("ix_scamp_trials_family", "family", "id"),
+    Index("ix_scamp_trials_repeats", "parent_id", sqlite_where=_is_repeat, postgresql_where=_is_repeat),
     Index(
         "ix_scamp_trials_best",
         "study_id",

@@ -55,7 +55,8 @@ _reporting = sa.and_(
 )
 
 COUNTED = tuple(_T.c[name] for name in tallies.COUNTED)
-TRIAL_EVENT = (_T.c.study_id, _T.c.number, *COUNTED, _T.c.step, _T.c.value, _T.c.reason, _T.c.parent_number)
+_told = ("study_id", "number", "step", "value", "reason", "parent_id", "parent_number")
+TRIAL_EVENT = (*COUNTED, *(_T.c[name] for name in _told))
 _attempt_event = (
     _A.c.state,
     _A.c.devices,

@@ -27,9 +27,10 @@ from scamp_service.study.sampler_options import Populated
 from scamp_service.study.search_options import SearchOptions
 from scamp_service.study.spaces.space import Dimension
 from scamp_service.study.stopping import AshaOptions, NeverOptions, RuleOptions, Stopping
-from scamp_service.study.values import Given, Name, Strict, Title, Value, at_most
+from scamp_service.study.values import Given, Integer, Name, Strict, Title, Value, at_most
 from scamp_service.study.workload_names import is_file
 
+MAX_REPEATS = 100
 Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]
 
@@ -60,7 +61,8 @@ class StudySpec(Strict):
     highest ``priority`` are placed first, and none while the study is ``paused``; a ``project`` may have a share of the
     devices and quotas (see ``placement.packing.projects``). ``constraints`` are expressions (see
     ``spaces.expression``) that every candidate satisfies, and ``predicted`` has bounds on what is predicted of it
-    before it trains. An empty ``space`` is in the user's class, and not known yet (see
+    before it trains. A candidate that trains to its end is trained ``repeats`` times, with other seeds, and counts by
+    the mean. An empty ``space`` is in the user's class, and not known yet (see
     ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
     on how a batch is divided, nor on interruptions. ``notify`` lists who is told what of the study.
     """
@@ -80,6 +82,7 @@ class StudySpec(Strict):
     search: SearchOptions = SearchOptions()
     stopping: Stopping = AshaOptions()
     budget: Budget = Budget()
+    repeats: Annotated[Integer, Field(ge=1, le=MAX_REPEATS)] = 1
     plan: dict[Name, Any] | None = None
     guard: bool = True
     notify: Annotated[list[Receiver], at_most(MOST_RECEIVERS)] = Field(default=[], max_length=MOST_RECEIVERS)

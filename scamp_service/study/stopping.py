@@ -30,6 +30,9 @@ class RuleOptions(Strict):
     once_because: ClassVar[str] = ""
     """Why a study may have this rule only once; empty if it may have several."""
 
+    changes_trainings: ClassVar[str] = ""
+    """How the rule lets trials train in another way than to their end, other than by stopping them; empty: not."""
+
     def complaints(self, space: Mapping[str, Dimension], steps: int, report_every: int, unit: str) -> Iterator[str]:
         """Why the rule does not suit trials of ``steps`` steps or epochs (``unit``), with a report every
         ``report_every``."""
@@ -113,6 +116,7 @@ class PatienceOptions(_AtReports):
 
     rule: Literal["patience"]
     one_objective = True
+    changes_trainings = "completes trials at different steps"
     reports: Annotated[Integer, Field(ge=1, le=1000)] = 10
     min_delta: Annotated[Number, Field(ge=0)] = 0
 
@@ -143,6 +147,7 @@ class PopulationOptions(RuleOptions):
     """
 
     rule: Literal["pbt"]
+    changes_trainings = "copies trials and changes their parameters while they train"
     mutate: Annotated[list[Name], Field(min_length=1, max_length=100), at_most(100)]
     interval: _Steps = None
     quantile: Annotated[Number, Field(gt=0, le=0.5)] = 0.25

@@ -9,6 +9,7 @@ import pytest
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.limits import Used, limit_reached
 from scamp_service.study.spec import StudySpec
+from tests.values import trial
 
 
 def study(*metrics: str, **budget: Any) -> StudySpec:
@@ -45,3 +46,12 @@ def test_a_target_of_several_is_reached_by_one_trial_that_lives_or_has_completed
     assert not limit_reached(spec, Used(0, scores=far))
     reached = limit_reached(spec, Used(0, scores={**far, 3: (S.PAUSED, (0.5, 10.0))}))
     assert reached and reached.why.startswith("trial 3 has reached") and "drop the target" in reached.remedy
+
+
+def test_the_target_of_a_study_with_repeats_is_reached_by_their_mean() -> None:
+    spec = study("loss", target=0.5).model_copy(update={"repeats": 3})
+    once, often = trial(state=S.PAUSED, value=0.4), trial(state=S.COMPLETED, value=0.45)
+    assert not limit_reached(spec, Used(0, leaders=[once]))
+    assert limit_reached(spec, Used(0, leaders=[once, often]))
+    several = study("loss", "seconds", target={"loss": 0.5}).model_copy(update={"repeats": 3})
+    assert not limit_reached(several, Used(0, scores={0: (S.PAUSED, (0.4, 1.0))}))

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from placement.model import Device
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, Origin, Outcome, TrialState
@@ -98,6 +100,7 @@ class Simulation:
         if objectives != [SCORE]:  # patience knows one objective, and there is none to judge if all are predicted
             stopping = stopping[0] if isinstance(stopping, list) else stopping
             stopping = stopping if SCORE in objectives else {"rule": "none"}
+        may_repeat = stopping in STOPPINGS[:3] and SCORE in objectives and not is_evolution
         return {
             "name": f"study {number}",
             "workload": "vit_digits",
@@ -114,6 +117,7 @@ class Simulation:
             },
             "search": {"sampler": EVOLUTION if is_evolution else "random", "seed": self.seed},
             "stopping": stopping,
+            "repeats": 3 if may_repeat and self.seed % 5 < 2 else 1,
             "budget": {
                 "trials": (self.rng.randint(3, 10) if self.is_large else self.rng.randint(2, 4)) * (1 + is_evolution),
                 "steps": 8,
@@ -183,6 +187,11 @@ class Simulation:
             for trial in trials:
                 self.check_trial(trial)
 
+    def completed_repeats(self, trial: Trial) -> list[Trial]:
+        """The completed trials that repeat this one with other seeds."""
+        completed = self.store.trials.page(trial.study_id, states=[TrialState.COMPLETED])
+        return [other for other in completed if other.is_repeat and other.parent_id == trial.id]
+
     def check_trial(self, trial: Trial) -> None:
         where, devices = f"seed {self.seed}, trial {trial.id}", len(self.world.devices)
         assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED, TrialState.INFEASIBLE), f"{where}: {trial}"
@@ -202,10 +211,18 @@ class Simulation:
             assert trial.num_oom <= 3 and trial.state is not TrialState.INFEASIBLE, f"{where}: {trial}"
         if trial.state is TrialState.COMPLETED:
             objectives = Objectives.of_spec(self.store.studies.get(trial.study_id).spec)
-            values = dict(zip(objectives.names, objectives.values_of(trial) or (), strict=True))
+            of_seeds = [trial.repeats[0]] if trial.repeats else []
+            of_seeds += [tuple(other.values or (other.value,)) for other in self.completed_repeats(trial)]
+            assert trial.repeats == (tuple(of_seeds) if len(of_seeds) > 1 else ()), f"{where}: another mean"
+            of_objectives: Sequence[float | None] = objectives.values_of(trial) or ()
+            if trial.repeats:
+                mean = fmean(score for score, *_ in trial.repeats if score is not None)
+                assert of_objectives[0] == trial.value == mean, f"{where}: another mean"
+                of_objectives = (trial.repeats[0][0], *of_objectives[1:])
+            values = dict(zip(objectives.names, of_objectives, strict=True))
             expected = objective(trial.id, trial.attempt, trial.step)
             assert values.get("score", expected) == expected, f"{where}: value of another attempt"
-            assert trial.value == values[objectives.leading.metric], f"{where}: {trial.value} is not among {values}"
+            assert trial.repeats or trial.value == values[objectives.leading.metric], f"{where}: not among {values}"
         if trial.state is TrialState.COMPLETED and (trial.step == 8 or not objectives.measured):
             done = [a.attempt for a in attempts if a.outcome is Outcome.DONE]  # those before the last one paused it
             assert done[-1:] == [trial.attempt] == [self.world.completed[trial.id]], f"{where}: completed by {done}"

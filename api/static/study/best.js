@@ -4,7 +4,7 @@ import { architecture, isBlocks } from "../elements/architecture.js";
 import { card } from "../elements/card.js";
 import { copyButton } from "../elements/copy_button.js";
 import { h } from "../elements/dom.js";
-import { count, metric, paramValue, planWords, stepUnit } from "../format.js";
+import { count, metric, paramValue, planWords, stepUnit, trialValue } from "../format.js";
 import { isSeveral } from "../objectives.js";
 import { LIVE_STUDY } from "../states.js";
 
@@ -65,7 +65,7 @@ function trialNodes(best, { study, studyId }) {
   ]);
   const where = h("a", { href: `/studies/${studyId}/trials/${best.number}` }, `trial ${best.number}`);
   return [
-    h("p", { class: "big" }, metric(best.value)),
+    h("p", { class: "big" }, trialValue(best)),
     muted(`${study.spec.objective.metric} at ${stepUnit(study.spec)} ${count(best.step)}, `, where, running),
     bound === null ? null : muted(`No candidate is likely to be better by more than ${metric(bound)}.`),
     h("dl", { class: "pairs" }, params),

@@ -2,7 +2,17 @@
 
 import { byId, h, setText } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
-import { attemptSeconds, count, duration, metric, mibWords, stepUnit, stepWords, toMib } from "../format.js";
+import {
+  attemptSeconds,
+  count,
+  duration,
+  metric,
+  mibWords,
+  stepUnit,
+  stepWords,
+  toMib,
+  trialValue,
+} from "../format.js";
 import { isSeveral, objectivesOf } from "../objectives.js";
 import { ranOut } from "../states.js";
 
@@ -53,6 +63,7 @@ function drawNames({ trial, study }) {
 function parentWords({ origin, parent_number: number, parent_step: step }, study) {
   if (number === null) return [];
   const link = h("a", { href: `/studies/${study.id}/trials/${number}` }, `trial ${number}`);
+  if (origin === "REPEAT") return ["repeats ", link, " with another seed · "];
   const did = origin === "BRANCH" ? "a copy of " : "began with weights of ";
   return [did, link, ` at ${stepUnit(study.spec)} ${step} · `];
 }
@@ -63,7 +74,7 @@ function drawValue({ trial, study }) {
     .map((objective) => objective.metric)
     .join(" / ");
   setText(byId("value-label"), names.charAt(0).toUpperCase() + names.slice(1));
-  const value = (isSeveral(study.spec) ? (trial.values ?? []) : [trial.value]).map(metric).join(" / ");
+  const value = isSeveral(study.spec) ? (trial.values ?? []).map(metric).join(" / ") : trialValue(trial);
   const at = trial.best_step === null ? "" : ` at ${stepUnit(study.spec)} ${count(trial.best_step)}`;
   byId("value").replaceChildren(value, h("small", {}, at));
   const { epochs, steps } = study.spec.budget;

@@ -42,6 +42,15 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat:
+    """Pause a trial that has trained to its end, and create ``count`` trials that repeat it with other seeds."""
+
+    trial: Trial
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MoveAttempt:
     """Change an attempt's state, and store its outcome with its detail if it has none yet."""
 
@@ -128,6 +137,7 @@ class FinishStudy:
 Effect = (
     MoveTrial
     | Branch
+    | Repeat
     | MoveAttempt
     | Begin
     | Launch
@@ -143,7 +153,7 @@ Effect = (
 def study_of(effect: Effect) -> int:
     """Id of the study that an effect concerns; 0 for one that names only an attempt."""
     match effect:
-        case MoveTrial(trial=trial) | Branch(trial=trial) | Size(trial=trial):
+        case MoveTrial(trial=trial) | Branch(trial=trial) | Repeat(trial=trial) | Size(trial=trial):
             return trial.study_id
         case Begin(order=order) | Launch(order=order):
             return order.study_id
@@ -165,6 +175,8 @@ def words_of(effect: Effect) -> str:
             return f"change trial {trial.number} from {trial.state} to {to}"
         case Branch(trial=trial, donor=donor):
             return f"replace trial {trial.number} by a copy of trial {donor.number}"
+        case Repeat(trial=trial, count=count):
+            return f"repeat trial {trial.number} {count} times"
         case MoveAttempt(attempt=attempt, to=to):
             return f"change attempt {attempt.key} to {to}"
         case Begin(order=order) | Launch(order=order):

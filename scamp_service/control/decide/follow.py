@@ -8,7 +8,7 @@ from typing import assert_never
 
 from estimators.learning import AttemptPhase
 from estimators.model import MIB
-from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
+from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, Repeat, StopGang
 from scamp_service.control.decide.replan import devices_in_words, find_narrower
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import run_later
@@ -132,7 +132,11 @@ def _finish(study: StudyRules, trial: Trial) -> Effect:
     if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
         reason = f"paused at {study.budget.unit} {trial.step}, until it is compared with the others there"
         return MoveTrial(trial, TrialState.PAUSED, reason, waits_for=WaitsFor.COMPARISON)
-    return MoveTrial(trial, TrialState.COMPLETED, f"trained all {study.budget.length} {study.budget.unit}s")
+    trained = f"trained all {study.budget.length} {study.budget.unit}s"
+    if study.repeats > 1 and not trial.is_repeat:
+        count = study.repeats - 1
+        return Repeat(trial, count, f"{trained}, and waits for {count} more training{'s' * (count > 1)} by other seeds")
+    return MoveTrial(trial, TrialState.COMPLETED, trained)
 
 
 def _cause(attempt: Attempt) -> str:

@@ -1,4 +1,7 @@
-"""Step 6: lets paused trials continue as the stopping rule says, and ends those that never will."""
+"""Step 6: lets paused trials continue as the stopping rule says, and ends those that never will.
+
+Trials that wait for their repeats end with these.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from operator import itemgetter
 from typing import assert_never
 
 from scamp_service.control.decide.effects import Branch, MoveTrial
-from scamp_service.control.decide.rules.ending import ended_with
+from scamp_service.control.decide.rules.ending import ended_with, repeated
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, next_pause
@@ -23,8 +26,12 @@ def promote(s: Snapshot) -> Iterator[MoveTrial | Branch]:
     best: what is decided later knows more. Once nothing else of the study is left, every one either continues or ends.
     """
     paused: dict[int, list[Trial]] = {}
+    repeating = {trial.parent_id for trial in s.trials if trial.is_repeat}
     for trial in s.in_state(TrialState.PAUSED):
-        paused.setdefault(trial.study_id, []).append(trial)
+        if trial.waits_for is not WaitsFor.REPEATS or not s.studies[trial.study_id].progress.is_running:
+            paused.setdefault(trial.study_id, []).append(trial)
+        elif trial.id not in repeating:
+            yield MoveTrial(trial, TrialState.COMPLETED, repeated(s.studies[trial.study_id], trial))
     if not paused:
         return
     live = Counter(trial.study_id for trial in s.trials)

@@ -101,6 +101,8 @@ class StudyRules:
     progress: Progress
     search: Search = Search()
     sharing: Sharing = Sharing()
+    repeats: int = 1
+    """How often a candidate is trained, with other seeds."""
     plan: Plan | None = None
     """Plan of all candidates, if the study gives one."""
     guard: bool = True

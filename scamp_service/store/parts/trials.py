@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -126,13 +127,48 @@ class Trials(WritingPart):
             if moved:
                 number = int(connection.execute(sql.NEXT_NUMBER, {"study_id": trial.study_id}).scalar_one())
                 row = new_trial(trial.study_id, number, params, now) | _parent(donor.id, donor.number, step)
-                row |= {"origin": Origin.BRANCH, "judged_step": step}
-                new_id = connection.execute(
-                    self._insert_new(schema.trials, "study_id", "number", returns="id"), row
-                ).scalar_one()
-                self._tally(connection, trial.study_id, {TrialState.WAITING.value: 1.0, BESIDE: 1.0})
-                self._emit_trials(connection, [TrialChange.of_new(new_id, number, donor.number)], now, trial.study_id)
+                self._insert_beside(connection, [row | {"origin": Origin.BRANCH, "judged_step": step}], now)
         return moved
+
+    def repeat(self, trial: Trial, count: int, *, reason: str, now: float) -> bool:
+        """Pause a RUNNING trial that has trained to its end, and create ``count`` trials that repeat it, or do nothing.
+
+        False if the trial no longer runs. Its value becomes the mean of their values and its own as they complete.
+        """
+        move = _TrialMove(trial.id, trial.attempt, TrialState.RUNNING, TrialState.PAUSED, reason, WaitsFor.REPEATS)
+        with self._write() as connection:
+            connection.execute(sql.LOCK_STUDY, {"study_id": trial.study_id})
+            if moved := self._move_trial(connection, move, NO_CHANGES, None, now=now):
+                number = int(connection.execute(sql.NEXT_NUMBER, {"study_id": trial.study_id}).scalar_one())
+                parent = {"parent_id": trial.id, "parent_number": trial.number, "origin": Origin.REPEAT}
+                rows = [new_trial(trial.study_id, number + i, trial.params, now) | parent for i in range(count)]
+                self._insert_beside(connection, rows, now)
+        return moved
+
+    def _insert_beside(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]], now: float) -> None:
+        """Insert trials of a study that its sampler has not proposed."""
+        study_id, insert = rows[0]["study_id"], self._insert_new(schema.trials, "study_id", "number", returns="id")
+        new = [
+            TrialChange.of_new(connection.execute(insert, row).scalar_one(), row["number"], row["parent_number"])
+            for row in rows
+        ]
+        count = float(len(rows))
+        self._tally(connection, study_id, {TrialState.WAITING.value: count, BESIDE: count})
+        self._emit_trials(connection, new, now, study_id)
+
+    def _average(self, connection: sa.Connection, trial_id: int, now: float) -> None:
+        """Set the value of a trial to the mean over its own training and the repeats that have completed."""
+        trial = connection.execute(queries.AVERAGED, {"id": trial_id}).one()
+        objectives = Objectives.of_spec(trial.spec)
+        first = trial.repeats[0] if trial.repeats else tuple(trial.values or (trial.value,))
+        others = connection.execute(queries.REPEATS, {"parent_id": trial_id}).all()
+        repeats = (first, *(tuple(other.values or (other.value,)) for other in others))
+        means = [None if None in column else fmean(column) for column in zip(*repeats, strict=True)]
+        value = means[objectives.items.index(objectives.leading)]
+        columns = {"repeats": repeats, "value": value, "values": means if objectives.has_several else None}
+        expected = {"_id": trial_id, "_expected_state": trial.state, "_expected_attempt": trial.attempt}
+        moved = connection.execute(sql.move_trial(tuple(sorted(columns))), {**expected, **underscored(columns)}).one()
+        self._emit_trial(connection, trial_id, moved, now)
 
     def _move_trial(
         self,
@@ -163,6 +199,8 @@ class Trials(WritingPart):
                 connection.execute(self._replace(schema.comparisons, "trial_id"), row)
             self._tally_move(connection, before, moved)
             self._emit_trial(connection, trial_id, moved, now)
+            if moved.origin is Origin.REPEAT and to is TrialState.COMPLETED:
+                self._average(connection, moved.parent_id, now)
         return moved is not None
 
     def redate_refusals(self, *, now: float) -> None:

@@ -13,7 +13,12 @@ from scamp_service.study.rules.candidates import (
 )
 from scamp_service.study.rules.fields import Fields
 from scamp_service.study.rules.objectives import objective_complaints
-from scamp_service.study.rules.search import grid_complaints, one_shot_complaints, stopping_complaints
+from scamp_service.study.rules.search import (
+    grid_complaints,
+    one_shot_complaints,
+    repeat_complaints,
+    stopping_complaints,
+)
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import slots_of
 from scamp_service.study.workload_names import is_file
@@ -53,6 +58,7 @@ def broken_rules(study: Fields) -> Iterator[str]:
     if len(study.start_with) > study.budget.trials:
         yield f"start_with has {len(study.start_with)} candidates, but the budget allows {study.budget.trials} trials"
     yield from stopping_complaints(study)
+    yield from repeat_complaints(study)
     yield from one_shot_complaints(study)
     yield from batch_complaints(study)
     yield from option_complaints(study)

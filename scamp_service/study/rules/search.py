@@ -27,6 +27,19 @@ def stopping_complaints(study: Fields) -> Iterator[str]:
             yield f"stopping: {count} rules {name}; {why}, so keep one"
 
 
+def repeat_complaints(study: Fields) -> Iterator[str]:
+    """Options with which a candidate cannot be trained again with another seed."""
+    if study.repeats == 1:
+        return
+    for rule in study.stopping_rules:
+        if rule.changes_trainings:
+            yield f"repeats: {rule.rule} {rule.changes_trainings}, so a repeat would be another training; leave out one"
+    if study.search.inherits:
+        yield "repeats: candidates begin with weights of others, so a repeat would be another training; leave out one"
+    if study.every_objective.are_predicted:
+        yield "repeats: all objectives are predicted, and the same for every seed; leave it out"
+
+
 def one_shot_complaints(study: Fields) -> Iterator[str]:
     """Options that do not suit one-shot search, if the study asks for it."""
     one_shot, sampler = study.search.one_shot, study.search.sampler

@@ -30,6 +30,8 @@ from scamp_service.store.parts.part import WritingPart
 from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import Store
 from scamp_service.store.summary import study_summary
+from scamp_service.study.objective import Objective
+from scamp_service.study.objectives import Objectives
 from tests.scamp_service.store.trials import PLAN, SPEC, begin, contents, metric, new_trial, queue, report, retry, run
 from tests.values import changed, new_attempt, sized
 from tests.waiting import PATIENCE_SECONDS
@@ -440,6 +442,28 @@ def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:
     assert (copy.parent, copy.parent_number, copy.judged_step) == (CheckpointName(donor, 20), 1, 20)
     assert [store.events.page()[-1].data[name] for name in ("number", "parent_number")] == [2, 1]
     assert store.trials.create(1, [(2, {"lr": 0.4})], now=8.0) == 1  # the sampler's third candidate
+    assert [trial.number for trial in store.trials.page(1)] == [0, 1, 2, 3]
+
+
+def test_repeats_count_in_the_value_of_the_trial_that_they_repeat(store: Store) -> None:
+    objective, first = Objective(metric="acc"), run(store, 0)
+    assert report(store, metric(first, 0, 10, 0.5))
+    assert store.trials.repeat(store.trials.get(first), 2, reason="waits", now=6.0)
+    assert not store.trials.repeat(store.trials.get(first), 2, reason="waits", now=6.0)
+    assert store.trials.create(1, [(1, {"lr": 0.4})], now=6.5) == 1  # the sampler's second candidate
+    for number, value in ((1, 0.75), (2, 1.0)):
+        repeat = store.trials.numbered(1, number)
+        assert (repeat.origin, repeat.parent_number, repeat.parent) == (Origin.REPEAT, 0, None)
+        queue(store, repeat.id)
+        assert begin(store, repeat.id)
+        assert report(store, metric(repeat.id, 0, 10, value))
+        assert store.trials.move(repeat.id, TrialState.RUNNING, 1, TrialState.COMPLETED, now=7.0)
+    trial = store.trials.get(first)
+    assert (trial.state, trial.waits_for) == (TrialState.PAUSED, WaitsFor.REPEATS)
+    assert (trial.value, trial.repeats, trial.deviations) == (0.75, ((0.5,), (0.75,), (1.0,)), [0.25])
+    assert store.events.page()[-1].data["value"] == 0.75
+    assert [leader.number for leader in store.trials.leaders(1, objective)] == [0], "not the luckiest seed"
+    assert store.trials.complete_scores(1, Objectives((objective,))) == {0: (TrialState.PAUSED, (0.75,))}
     assert [trial.number for trial in store.trials.page(1)] == [0, 1, 2, 3]
 
 

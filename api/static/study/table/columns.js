@@ -6,13 +6,13 @@ import {
   count,
   duration,
   isBlock,
-  metric,
   mib,
   microBatch,
   objectiveValue,
   paramValue,
   paramsLine,
   secondsSinceLaunch,
+  trialValue,
 } from "../../format.js";
 import { isSeveral, objectivesOf } from "../../objectives.js";
 import { parameterKey, valueAt } from "./view.js";
@@ -230,7 +230,7 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
       numberCell: link,
     },
     { key: "state", name: "State", width: 112, cell: (cell, trial) => setState(cell, trial.state) },
-    { key: "value", name: "Value", width: 74, numeric: true, isLargeFirst, cell: text((trial) => metric(trial.value)) },
+    { key: "value", name: "Value", width: 74, numeric: true, isLargeFirst, cell: text(trialValue) },
     { key: "reason", name: "Reason", least: 240, cell: reason },
     {
       key: "params",

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scamp_service.control.decide.effects import Begin, Effect, MoveTrial, Propose
+from scamp_service.control.decide.effects import Begin, Effect, MoveTrial, Propose, Repeat
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
-from scamp_service.lifecycle import Outcome, StudyState, TrialState, WaitsFor
+from scamp_service.lifecycle import Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Trial
 from tests.scamp_service.control.decide.snapshots import ALIVE, effects_of, only_move, study
 from tests.scamp_service.control.stopping.rungs import rung_of
@@ -102,3 +102,28 @@ def test_whoever_has_trained_longest_continues_first_and_takes_the_place_of_new_
 def test_paused_trials_of_a_study_that_was_stopped_are_cancelled() -> None:
     decided = effects_of(trials=paused([0.1]), studies=rules(state=StudyState.STOPPING))
     assert moves(decided) == {0: TrialState.CANCELLED}
+
+
+def test_a_trial_that_has_trained_to_its_end_waits_for_its_repeats() -> None:
+    repeating = {1: study(repeats=3, steps=30)}
+    ended = trial(step=30, value=0.5)
+    (effect,) = effects_of(trials=[ended], attempts=[attempt(outcome=Outcome.DONE)], studies=repeating)
+    assert isinstance(effect, Repeat) and effect.count == 2
+    waiting = trial(state=TrialState.PAUSED, waits_for=WaitsFor.REPEATS, repeats=((0.5,), (0.7,)), value=0.6)
+    repeat = trial(id=2, number=1, parent_id=1, parent_number=0, origin=Origin.REPEAT, step=30, value=0.7)
+    trained = attempt(trial_id=2, outcome=Outcome.DONE)
+    assert moves(effects_of(trials=[waiting, repeat], attempts=[trained], studies=repeating)) == {
+        1: TrialState.COMPLETED
+    }
+    last = only_move(effects_of(trials=[waiting], studies=repeating))
+    assert (last.to, last.reason) == (TrialState.COMPLETED, "mean of 2 trainings of 3")
+    stopped = {1: study(repeats=3, state=StudyState.STOPPING)}
+    assert moves(effects_of(trials=[waiting], studies=stopped)) == {0: TrialState.COMPLETED}
+
+
+def test_repeats_are_not_judged() -> None:
+    repeat = trial(origin=Origin.REPEAT, step=10, value=0.0, parent_id=9, parent_number=9)
+    others = paused([0.5, 0.6, 0.7], first=1)
+    state = {"studies": rules(repeats=2), "rungs": rungs(repeat, *others)}
+    (_, *moved) = effects_of(trials=[repeat, *others], attempts=[attempt()], gangs={"1/1": ALIVE}, **state)
+    assert 0 not in moves(moved)
