@@ -151,6 +151,24 @@ class Client:
         """Ask the service to stop one trial, and return it; no effect when it has ended. Raises ``NotFound``."""
         return self._http.change("POST", f"/v1/studies/{study_id}/trials/{number}:stop")
 
+    def change_trial(
+        self, study_id: int, number: int, *, paused: bool | None = None, priority: int | None = None
+    ) -> JsonObject:
+        """Pause or resume one trial, or let it start before others of its study that wait, and return it.
+
+        Raises ``NotFound``, and ``Conflict`` once it has ended.
+        """
+        changes = {"paused": paused, "priority": priority}
+        body = {key: value for key, value in changes.items() if value is not None}
+        return self._http.change("PATCH", f"/v1/studies/{study_id}/trials/{number}", json=body)
+
+    def delete_trial(self, study_id: int, number: int) -> None:
+        """Delete one trial that has ended, with all that belongs to it; no effect when it is deleted already.
+
+        Raises ``NotFound``, and ``Conflict`` while it has not ended.
+        """
+        self._http.change("DELETE", f"/v1/studies/{study_id}/trials/{number}")
+
     def pause(self, study_id: int) -> JsonObject:
         """Stop the running trials of a study, start none, and return it. Raises ``NotFound`` and ``Conflict``."""
         return self._http.change("POST", f"/v1/studies/{study_id}:pause")

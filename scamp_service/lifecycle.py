@@ -42,7 +42,7 @@ class TrialState(StrEnum):
 
     INFEASIBLE: no plan fits the devices of the cluster. It becomes WAITING again when the cluster grows while the study
     runs. CANCELLED: the study ended first, or a user stopped it. It becomes WAITING again when the limit that ended the
-    study is raised.
+    study is raised. DELETED: nobody sees it any more, but its number is not given again.
     """
 
     WAITING = "WAITING"
@@ -54,6 +54,7 @@ class TrialState(StrEnum):
     FAILED = "FAILED"
     INFEASIBLE = "INFEASIBLE"
     CANCELLED = "CANCELLED"
+    DELETED = "DELETED"
 
 
 class WaitsFor(StrEnum):
@@ -61,10 +62,10 @@ class WaitsFor(StrEnum):
 
     PLAN: its first plan. NEW_PLAN: another one, since it ran out of memory, more is known or the cluster changed since
     the last one, or a user retries it after it has failed. PREDICTIONS: those for all candidates, as only their Pareto
-    front is trained. RESUME: until its study is resumed. DEVICES: free devices for its plan. MAX_CONCURRENT: the end
-    of another trial of its study. QUOTA: that of its project. RETRY: the time of its next try after a fault of the
-    host. COMPARISON: the first verdict of the stopping rule since it paused. PROMOTION: a later one, after which it may
-    continue. REPEATS: its trainings with other seeds, which are trials of their own.
+    front is trained. RESUME: until a user resumes it, or its study. DEVICES: free devices for its plan. MAX_CONCURRENT:
+    the end of another trial of its study. QUOTA: that of its project. RETRY: the time of its next try after a fault of
+    the host. COMPARISON: the first verdict of the stopping rule since it paused. PROMOTION: a later one, after which it
+    may continue. REPEATS: its trainings with other seeds, which are trials of their own.
     """
 
     PLAN = "PLAN"
@@ -139,11 +140,12 @@ TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
     _T.QUEUED: frozenset({_T.RUNNING, _T.WAITING, _T.COMPLETED, _T.PRUNED, _T.INFEASIBLE, _T.CANCELLED}),
     _T.RUNNING: frozenset({_T.WAITING, _T.QUEUED, _T.PAUSED, _T.COMPLETED, _T.PRUNED, _T.FAILED, _T.CANCELLED}),
     _T.PAUSED: frozenset({_T.QUEUED, _T.RUNNING, _T.COMPLETED, _T.PRUNED, _T.CANCELLED}),
-    _T.COMPLETED: frozenset(),
-    _T.PRUNED: frozenset(),
-    _T.FAILED: frozenset({_T.WAITING}),  # retried by a user
-    _T.INFEASIBLE: frozenset({_T.WAITING}),  # only in a running study whose cluster has grown
-    _T.CANCELLED: frozenset({_T.WAITING}),  # only where the limit that ended its study is raised
+    _T.COMPLETED: frozenset({_T.DELETED}),
+    _T.PRUNED: frozenset({_T.DELETED}),
+    _T.FAILED: frozenset({_T.WAITING, _T.DELETED}),  # retried by a user
+    _T.INFEASIBLE: frozenset({_T.WAITING, _T.DELETED}),  # only in a running study whose cluster has grown
+    _T.CANCELLED: frozenset({_T.WAITING, _T.DELETED}),  # only where the limit that ended its study is raised
+    _T.DELETED: frozenset(),
 }
 
 _W = WaitsFor
@@ -173,8 +175,8 @@ STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     _S.DELETED: frozenset(),
 }
 
-LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves - {TrialState.WAITING})
-"""States of trials that a controller follows. A trial whose only move is back to WAITING has ended."""
+LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if TrialState.CANCELLED in moves)
+"""States of trials that a controller follows. Others have ended, though some may be WAITING again."""
 LIVE_STUDIES = frozenset({StudyState.RUNNING, StudyState.STOPPING})
 """Studies that a controller schedules."""
 OPEN_ATTEMPTS = frozenset(state for state, moves in ATTEMPT_MOVES.items() if moves)

@@ -301,6 +301,10 @@ class Trial:
     """Why it was queued again when its last attempt had ended; empty: it was not, or the next attempt has begun."""
     resumes: bool = True
     """Whether its attempts resume from its checkpoints; not if these have shown not to hold all of its training."""
+    paused: bool = False
+    """Whether a user lets it not run."""
+    priority: int = 0
+    """Waiting trials of a higher one start before others of their study."""
 
     @property
     def parent(self) -> CheckpointName | None:
@@ -379,6 +383,8 @@ class TrialChanges(TypedDict, total=False):
     judged_step: int
     value: float | None
     resumes: bool
+    paused: bool
+    priority: int
 
 
 NO_CHANGES = TrialChanges()

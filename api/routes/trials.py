@@ -28,6 +28,7 @@ from api.routes.parameters import (
 from api.views.charts import outline
 from api.views.timeline import TimelineView, timeline_view
 from api.views.trials import (
+    ChangedTrial,
     LogLineView,
     MetricView,
     PeaksView,
@@ -188,6 +189,21 @@ def stop_trial(study_id: StudyId, number: Number, store: TheStore, access: TheAc
     """Stop one trial: it ends as `CANCELLED`, and what it reported is kept. No effect once it has ended."""
     store.trials.stop(study_id, number, reason=f"stopped by {access.name or 'the user'}", now=time.time())
     return get_trial(study_id, number, store)
+
+
+@router.patch("/studies/{study_id}/trials/{number}", responses=problems(404, 409, 422))
+def change_trial(study_id: StudyId, number: Number, changed: ChangedTrial, store: TheStore) -> TrialDetail:
+    """Pause or resume one trial, or let it start before or after the others of its study that wait."""
+    changes: Any = changed.model_dump(exclude_none=True)
+    store.trials.change(study_id, number, changes, now=time.time())
+    return get_trial(study_id, number, store)
+
+
+@router.delete("/studies/{study_id}/trials/{number}", status_code=204, responses=problems(404, 409))
+def delete_trial(study_id: StudyId, number: Number, store: TheStore) -> None:
+    """Delete one trial that has ended, with its metrics, log, files and checkpoints. A repeated request gets the same
+    answer. Its number is not given again, and it still counts in the study's budget."""
+    store.trials.delete(study_id, number, now=time.time())
 
 
 @router.get("/studies/{study_id}/trials/{number}/timeline", responses=problems(404))

@@ -883,7 +883,7 @@ export interface TrialDetail {
   params: Record<string, any>;
   /** reason of its state: why it waits, was placed there, failed or is infeasible */
   reason: string;
-  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), its repeats, or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
+  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), the trials that repeat it, or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
   waits_for: WaitsFor | null;
   /** why it was chosen among several proposals, with their scores by `search.filter`; or empty */
   proposal_reason: string;
@@ -936,6 +936,10 @@ export interface TrialDetail {
   /** all metrics of its last evaluation, or of its best where trials count by that one; null: not finite */
   metrics: Record<string, number | null>;
   finished_at: number | null;
+  /** whether a user has paused it */
+  paused: boolean;
+  /** waiting trials of a higher one start before others of their study */
+  priority: number;
   attempts: AttemptView[];
   options: OptionView[];
   /** id of an event that this answer includes: pass it to /v1/events?after= to follow on */
@@ -952,7 +956,7 @@ export interface TrialEvent {
   data: TrialChange;
 }
 
-export type TrialState = "WAITING" | "QUEUED" | "RUNNING" | "PAUSED" | "COMPLETED" | "PRUNED" | "FAILED" | "INFEASIBLE" | "CANCELLED";
+export type TrialState = "WAITING" | "QUEUED" | "RUNNING" | "PAUSED" | "COMPLETED" | "PRUNED" | "FAILED" | "INFEASIBLE" | "CANCELLED" | "DELETED";
 
 export interface TrialView {
   /** parallel degrees of the plan; empty while there is none */
@@ -998,7 +1002,7 @@ export interface TrialView {
   params: Record<string, any>;
   /** reason of its state: why it waits, was placed there, failed or is infeasible */
   reason: string;
-  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), its repeats, or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
+  /** what it waits for: its first plan or a new one, the predictions of all candidates, devices, the end of another trial of its study (MAX_CONCURRENT), the quota of its project, its next try after a fault of the host (RETRY), the trials that repeat it, or a stopping rule, which has not judged it yet where it has paused (COMPARISON), or has (PROMOTION). null: it does not wait */
   waits_for: WaitsFor | null;
   /** why it was chosen among several proposals, with their scores by `search.filter`; or empty */
   proposal_reason: string;
@@ -1051,6 +1055,10 @@ export interface TrialView {
   /** all metrics of its last evaluation, or of its best where trials count by that one; null: not finite */
   metrics: Record<string, number | null>;
   finished_at: number | null;
+  /** whether a user has paused it */
+  paused: boolean;
+  /** waiting trials of a higher one start before others of their study */
+  priority: number;
 }
 
 export type UserKind = "person" | "service";

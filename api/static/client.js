@@ -216,6 +216,28 @@ export async function stopTrial(studyId, number) {
 }
 
 /**
+ * Pause or resume one trial, or let it start before others of its study.
+ * @param {number} studyId
+ * @param {number} number of the trial
+ * @param {{paused?: boolean, priority?: number}} changes
+ * @returns {Promise<DetailedTrial>}
+ */
+export async function changeTrial(studyId, number, changes) {
+  const options = { method: "PATCH", headers: JSON_BODY, body: JSON.stringify(changes) };
+  return asTrial(await request(`/v1/studies/${studyId}/trials/${number}`, options));
+}
+
+/**
+ * Forget one trial that has ended, with all that belongs to it.
+ * @param {number} studyId
+ * @param {number} number of the trial
+ * @returns {Promise<unknown>}
+ */
+export function removeTrial(studyId, number) {
+  return request(`/v1/studies/${studyId}/trials/${number}`, { method: "DELETE" });
+}
+
+/**
  * Let failed trials of a study run again: those with these numbers, or all.
  * @param {number} studyId
  * @param {number[] | null} [numbers]

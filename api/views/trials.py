@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from api.views.studies import RequestBody
 from api.views.view import LastEvent, NumRanks, PlanShort, Time, View
 from placement.option import Evidence, Option
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, TrialState, WaitsFor
@@ -125,6 +126,21 @@ class TrialView(RunView):
     metrics: dict[str, float | None]
     """all metrics of its last evaluation, or of its best where trials count by that one; null: not finite"""
     finished_at: Time | None
+    paused: bool
+    """whether a user has paused it"""
+    priority: int
+    """waiting trials of a higher one start before others of their study"""
+
+
+class ChangedTrial(RequestBody):
+    """Changes of a trial that has not ended; what is left out stays."""
+
+    paused: Annotated[bool | None, Field(description="true: it stops and keeps its last checkpoint, until false")] = (
+        None
+    )
+    priority: Annotated[
+        int | None, Field(ge=-100, le=100, description="0 at first; a higher one starts before others of its study")
+    ] = None
 
 
 _FIRST = ("number", "state", "value")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from scamp.cli.service import Address, StudyId, Token, client_of
+from scamp.cli.service import Address, SomeTrials, StudyId, Token, client_of
 from scamp.cli.terminal import Changes, out, params_of, utf8_file, whole_number
 from scamp.errors import InvalidInput
 
@@ -113,26 +113,42 @@ def extend(
 def prioritize(
     study: StudyId,
     priority: Annotated[int, typer.Argument(help="from -100 to 100, or to the largest of its project")],
+    trial: Annotated[list[int] | None, typer.Option(help="only the trial with this number; repeatable", min=0)] = None,
     address: Address = "",
     token: Token = "",
 ) -> None:
-    """Give a study another priority. Trials of a higher one start first."""
-    view = client_of(address, token, to_change=True).prioritize(study, priority)
-    out.print(f"study {study} has priority {view['spec']['priority']}")
+    """Give a study, or some of its trials, another priority. Trials of a higher one start first."""
+    client = client_of(address, token, to_change=True)
+    for number in trial or ():
+        client.change_trial(study, number, priority=priority)
+        out.print(f"trial {number} of study {study} has priority {priority} among those of its study")
+    if not trial:
+        view = client.prioritize(study, priority)
+        out.print(f"study {study} has priority {view['spec']['priority']}")
 
 
 @app.command()
-def pause(study: StudyId, address: Address = "", token: Token = "") -> None:
-    """Pause a study: its running trials stop and keep their last checkpoints, and none starts until it is resumed."""
-    client_of(address, token, to_change=True).pause(study)
-    out.print(f"study {study} is paused; `scamp resume {study}` lets it continue")
+def pause(study: StudyId, trials: SomeTrials = None, address: Address = "", token: Token = "") -> None:
+    """Pause a study, or some of its trials: they stop, keep their last checkpoints, and wait until they are resumed."""
+    client = client_of(address, token, to_change=True)
+    for number in trials or ():
+        client.change_trial(study, number, paused=True)
+        out.print(f"trial {number} of study {study} is paused; `scamp resume {study} {number}` lets it continue")
+    if not trials:
+        client.pause(study)
+        out.print(f"study {study} is paused; `scamp resume {study}` lets it continue")
 
 
 @app.command()
-def resume(study: StudyId, address: Address = "", token: Token = "") -> None:
-    """Resume a paused study: its trials continue from their last checkpoints, as devices are free."""
-    client_of(address, token, to_change=True).resume(study)
-    out.print(f"study {study} continues")
+def resume(study: StudyId, trials: SomeTrials = None, address: Address = "", token: Token = "") -> None:
+    """Resume a paused study, or paused trials: they continue from their last checkpoints, as devices are free."""
+    client = client_of(address, token, to_change=True)
+    for number in trials or ():
+        client.change_trial(study, number, paused=False)
+        out.print(f"trial {number} of study {study} continues")
+    if not trials:
+        client.resume(study)
+        out.print(f"study {study} continues")
 
 
 @app.command()

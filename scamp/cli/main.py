@@ -21,7 +21,7 @@ from scamp.cli.exchanging import app as exchanging
 from scamp.cli.following import CHECKING, tail, warn, word_of
 from scamp.cli.notices import app as notices
 from scamp.cli.progress import EXPLAINED, closing_words, leaderboard, listed_line, live_view, reasons
-from scamp.cli.service import Address, StudyId, Token, client_of
+from scamp.cli.service import Address, SomeTrials, StudyId, Token, client_of
 from scamp.cli.terminal import (
     AsJson,
     Changes,
@@ -279,7 +279,7 @@ def events(
 @app.command()
 def stop(
     study: StudyId,
-    trials: Annotated[list[int] | None, typer.Argument(help="only trials with these numbers", min=0)] = None,
+    trials: SomeTrials = None,
     address: Address = "",
     token: Token = "",
 ) -> None:
@@ -312,20 +312,26 @@ def describe(
 @app.command()
 def delete(
     study: StudyId,
+    trials: SomeTrials = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     address: Address = "",
     token: Token = "",
 ) -> None:
-    """Delete a study that has ended, with its metrics, logs, events and checkpoints."""
+    """Delete a study that has ended, or trials that have, with all metrics, logs, files and checkpoints."""
     client = client_of(address, token, to_change=True)
     if not yes:
         view = client.study(study)
-        num = sum(view["trials"].values())
-        typer.confirm(
-            f"Delete study {study} ({view['name']}) with its {num} trials? This cannot be undone.", abort=True
-        )
-    client.delete(study)
-    out.print(f"study {study} is deleted")
+        name = f"study {study} ({view['name']})"
+        words = f"{name} with its {sum(view['trials'].values())} trials"
+        if trials:
+            words = f"trial{'s' * (len(trials) > 1)} {', '.join(map(str, trials))} of {name}"
+        typer.confirm(f"Delete {words}? This cannot be undone.", abort=True)
+    for number in trials or ():
+        client.delete_trial(study, number)
+        out.print(f"trial {number} of study {study} is deleted")
+    if not trials:
+        client.delete(study)
+        out.print(f"study {study} is deleted")
 
 
 app.add_typer(exchanging)

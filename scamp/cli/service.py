@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from scamp.client import Client
 
 StudyId = Annotated[int, typer.Argument(help="the study's number", parser=whole_number, metavar="STUDY")]
+SomeTrials = Annotated[
+    list[int] | None,
+    typer.Argument(help="only trials with these numbers", metavar="[TRIAL]…", parser=whole_number, show_default=False),
+]
 Address = Annotated[
     str, typer.Option(help="URL of the service; default: the one on this machine", envvar="SCAMP_ADDRESS")
 ]

@@ -63,7 +63,7 @@ class Projection:
         It knows the changes of the last ``follow`` and of some that came later.
         """
         if study_id not in self._changed:
-            trials = self._store.trials.every(study_id)
+            trials = self._store.trials.every(study_id, with_deleted=True)
             self._changed[study_id] = {}
             return trials
         taken, self._changed[study_id] = self._changed[study_id], {}

@@ -23,6 +23,7 @@ from scamp_service.control.decide.rules.growth import counts_as
 from scamp_service.lifecycle import StudyState, TrialState, WaitsFor
 from scamp_service.model import Attempt, Study, Trial
 from scamp_service.store.store import Store
+from scamp_service.store.tallies import own_states
 from scamp_service.study.budget import Budget
 
 MOST_JOBS = 2000
@@ -314,7 +315,7 @@ def _num_to_come(store: Store, study_id: int, budget: Budget) -> int:
     """Trials that a running study will still propose, as far as its budget says."""
     if store.studies.get(study_id).state is not StudyState.RUNNING:
         return 0
-    return max(0, budget.trials - sum(store.counts.states(study_id).values()))
+    return max(0, budget.trials - sum(own_states(store.counts.tallies(study_id)).values()))
 
 
 def _budget(study: Study) -> Budget:

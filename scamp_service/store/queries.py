@@ -31,21 +31,26 @@ SPEC = select(schema.studies.c.spec).where(schema.studies.c.id == bindparam("id"
 PROJECT = select(schema.studies.c.project).where(schema.studies.c.id == bindparam("id"))
 STUDY_TOTALS = select(schema.studies.c.state, func.count()).where(_exists).group_by(schema.studies.c.state)
 
+_is_seen = _trials.c.state != TrialState.DELETED
 ONE_TRIAL = select_trials().where(_trials.c.id == bindparam("id"))
 NUMBERED_TRIAL = (
     select_trials()
     .join(schema.studies, schema.studies.c.id == _trials.c.study_id)
-    .where(_exists, _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number"))
+    .where(_exists, _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number"), _is_seen)
+)
+IS_DELETED = select(sa.literal(1)).where(
+    _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number"), ~_is_seen
 )
 NUMBERED_TRIALS = (
     select_trials()
     .where(_trials.c.study_id == bindparam("study_id"), _trials.c.number.in_(bindparam("numbers", expanding=True)))
+    .where(_is_seen)
     .order_by(_trials.c.id)
 )
 _reached = sa.or_(_trials.c.value.is_not(None), _trials.c.attempt > 0, _trials.c.finished_at.is_not(None))
 HISTORY = (
     select_fields(_trials, HistoryRow)
-    .where(_trials.c.study_id == bindparam("study_id"), _reached)
+    .where(_trials.c.study_id == bindparam("study_id"), _reached, _is_seen)
     .order_by(_trials.c.number)
 )
 _counts_alone = _trials.c.origin != Origin.REPEAT
@@ -113,7 +118,7 @@ EVERY_TALLY = (
 )
 TRIAL_TOTALS = (
     select(_tallies.c.name, func.sum(_tallies.c.num))
-    .where(sa.or_(*(_tallies.c.name == state.value for state in TrialState)))
+    .where(sa.or_(*(_tallies.c.name == state.value for state in TrialState if state is not TrialState.DELETED)))
     .group_by(_tallies.c.name)
 )
 _of_measured = _measured.c.study_id == bindparam("study_id")
@@ -161,7 +166,7 @@ TRIAL_RUNS = _runs.where(_attempts.c.trial_id.in_(bindparam("trial_ids", expandi
 MEASURED_POINTS = (
     select_fields(_attempts, MeasuredPoint)
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
-    .where(_trials.c.study_id == bindparam("study_id"))
+    .where(_trials.c.study_id == bindparam("study_id"), _is_seen)
     .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
     .order_by(_attempts.c.trial_id, _attempts.c.attempt)
 )
@@ -224,7 +229,7 @@ SPEC_OF_TRIAL = (
 _rungs = (
     select(_trials.c.number, _metrics.c.step, _metrics.c["values"].label("metrics"))
     .join(_trials, _trials.c.id == _metrics.c.trial_id)
-    .where(_metrics.c.step.in_(bindparam("steps", expanding=True)), _counts_alone)
+    .where(_metrics.c.step.in_(bindparam("steps", expanding=True)), _counts_alone, _is_seen)
     .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
 )
 RUNGS = _rungs.where(_trials.c.study_id == bindparam("study_id"))
@@ -284,7 +289,7 @@ def studies(live: bool, newest_first: bool, filters: frozenset[str]) -> sa.Selec
 
 
 @cache
-def trials_page(by_state: bool) -> sa.Select[Any]:
+def trials_page(by_state: bool, with_deleted: bool = False) -> sa.Select[Any]:
     """A page of a study's trials; ``by_state`` adds the parameter ``states``.
 
     Numbers ascend with ids, and only they are in an index of the study: by ids SQLite would sort all trials each time.
@@ -293,6 +298,7 @@ def trials_page(by_state: bool) -> sa.Select[Any]:
     of_last = select(last.c.number).where(last.c.id == bindparam("after"), last.c.study_id == bindparam("study_id"))
     statement = select_trials().where(_trials.c.study_id == bindparam("study_id"), _trials.c.id > bindparam("after"))
     statement = statement.where(_trials.c.number > func.coalesce(of_last.scalar_subquery(), -1))
+    statement = statement.where(*([] if with_deleted else [_is_seen]))
     statement = statement.order_by(_trials.c.number).limit(bindparam("limit"))
     return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
 
@@ -305,7 +311,7 @@ def ordering(columns: tuple[str, ...], by_state: bool) -> sa.Select[Any]:
     """
     params = sa.type_coerce(_trials.c.params, sa.Text).label("params")
     statement = select(*(params if name == "params" else _trials.c[name] for name in columns))
-    statement = statement.where(_trials.c.study_id == bindparam("study_id")).order_by(_trials.c.number)
+    statement = statement.where(_trials.c.study_id == bindparam("study_id"), _is_seen).order_by(_trials.c.number)
     return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
 
 

@@ -97,6 +97,16 @@ HAS_LIVE_REQUESTED = (
 """A live trial that a user has enqueued, or may have retried."""
 NEXT_NUMBER = select(func.coalesce(func.max(_T.c.number) + 1, 0)).where(_T.c.study_id == bindparam("study_id"))
 
+IS_OPEN = select(sa.literal(1)).where(
+    _A.c.trial_id == bindparam("trial_id"), one_of(_A.c.state, *sorted(OPEN_ATTEMPTS))
+)
+LIVE_CHILD = (
+    select(_T.c.number)
+    .where(_T.c.parent_id == bindparam("trial_id"), one_of(_T.c.state, *sorted(LIVE_TRIALS)))
+    .limit(1)
+)
+"""A trial that has not ended, and begins with the weights of another one or repeats it."""
+
 _open = _A.alias()
 _trains_on = (
     select(sa.literal(1))
@@ -110,7 +120,7 @@ PARENT = (
     select(_T.c.id.label("parent_id"), _T.c.number.label("parent_number"), _counted_step.label("step"))
     .join(_A, _A.c.trial_id == _T.c.id)
     .where(_T.c.study_id == bindparam("study_id"), _T.c.number == bindparam("number"))
-    .where(_T.c.state != TrialState.RUNNING, ~_trains_on, _A.c.checkpoint_step >= 0)
+    .where(~one_of(_T.c.state, TrialState.RUNNING, TrialState.DELETED), ~_trains_on, _A.c.checkpoint_step >= 0)
     .group_by(_T.c.id, _T.c.number, _T.c.best_step)
 )
 """The trial and the step of the checkpoint with which another may begin: the newest, or that of its best report if it

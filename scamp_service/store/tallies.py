@@ -107,11 +107,11 @@ def num_trials_by_state(tallies: Mapping[str, float]) -> dict[TrialState, int]:
     """Number of trials by state; absent states are left out."""
     scamp_states = own_states(tallies)
     both = {state: scamp_states.get(state, 0) + int(tallies.get(EXTERNAL + state, 0)) for state in TrialState}
-    return {state: num for state, num in both.items() if num}
+    return {state: num for state, num in both.items() if num and state is not TrialState.DELETED}
 
 
 def own_states(tallies: Mapping[str, float]) -> dict[TrialState, int]:
-    """Number of the trials that ScaMP runs, by state; absent states are left out."""
+    """Number of the trials that ScaMP runs, also of deleted ones, by state; absent states are left out."""
     return {state: int(tallies[state]) for state in TrialState if tallies.get(state)}
 
 

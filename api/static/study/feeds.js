@@ -156,7 +156,7 @@ export class StudyFeeds {
     const { number, state, attempt } = data;
     if (this.state.rows.has(number) || state === "RUNNING") this.refreshRows(number);
     if (this.state.peaks.has(number)) this.refreshPeaks(number); // they have the state, too
-    if (attempt > 0) this.askForCurve(number);
+    if (attempt > 0 && state !== "DELETED") this.askForCurve(number);
     this.thinHistory();
     this.refreshStudy("trial");
     this.areCandidatesOld = true;

@@ -255,11 +255,18 @@ export class StudyState extends PageState {
    */
   onTrial({ data }) {
     const { id, number, state, attempt, value } = data;
+    if (state === "DELETED") return this.forget(number);
     this.numbers.set(id, number);
     const known = this.rows.get(number);
     if (known) this.keepRows([{ ...known, ...data }]);
     if (attempt > 0 || TERMINAL.has(state) || value !== null) this.keepPoint(data);
     if (attempt > 0) this.lead(number);
+  }
+
+  /** @param {number} number of a trial that has been deleted */
+  forget(number) {
+    for (const known of [this.rows, this.points, this.peaks, this.curves.lines]) known.delete(number);
+    this.changed("rows", "points", "peaks", "curves");
   }
 
   /** @param {Answers.MetricsEvent} event */

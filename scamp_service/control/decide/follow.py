@@ -88,6 +88,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield ended_with(study, trial)
         case None if study.sharing.paused and attempt.state is not AttemptState.STOPPING:
             yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, "the study was paused")
+        case None if trial.paused and attempt.state is not AttemptState.STOPPING:
+            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, "a user paused the trial")
         case None if gang is not None and gang.state is not GangState.ALIVE:
             yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None and (why := why_stalled(study.budget, attempt, gang)):

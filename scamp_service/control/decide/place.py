@@ -34,6 +34,7 @@ from scamp_service.model import Attempt, Trial, TrialChanges
 PASSES_BEFORE_DRAINING = 2 * PASSES_BEFORE_RESERVATION
 """After so many passes of a trial, nothing starts any more on devices that are kept for it by a guess of seconds."""
 WAITS_FOR_RESUME = "the study is paused: waits until somebody resumes it"
+IS_PAUSED = "a user paused the trial: waits until somebody resumes it"
 WAITS_FOR_FRONT = (
     "waits until every candidate is predicted: all objectives are, so only candidates on the Pareto front are trained"
 )
@@ -75,6 +76,8 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
             yield MoveTrial(trial, TrialState.PRUNED, why)
         elif s.studies[trial.study_id].sharing.paused:
             yield from _waits(trial, WaitsFor.RESUME, WAITS_FOR_RESUME)
+        elif trial.paused:
+            yield from _waits(trial, WaitsFor.RESUME, IS_PAUSED)
         elif trial.study_id in incomplete and not trial.attempt:
             yield from _waits(trial, WaitsFor.PREDICTIONS, WAITS_FOR_FRONT)
         elif any_learned and (newer := _learned_since(s, trial, learned)):

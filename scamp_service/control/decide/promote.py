@@ -34,7 +34,7 @@ def promote(s: Snapshot) -> Iterator[MoveTrial | Branch]:
             yield MoveTrial(trial, TrialState.COMPLETED, repeated(s.studies[trial.study_id], trial))
     if not paused:
         return
-    live = Counter(trial.study_id for trial in s.trials)
+    live = Counter(trial.study_id for trial in s.trials if not trial.paused or trial.state is TrialState.PAUSED)
     for study_id, trials in paused.items():
         study = s.studies[study_id]
         if not study.progress.is_running:

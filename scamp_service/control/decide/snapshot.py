@@ -107,7 +107,7 @@ class Snapshot:
             trial for trial in by_state[TrialState.QUEUED] if not self.studies[trial.study_id].search.launches_front
         )
         pending = (*by_state[TrialState.WAITING], *launching)
-        object.__setattr__(self, "_pending", Counter(trial.study_id for trial in pending))
+        object.__setattr__(self, "_pending", Counter(trial.study_id for trial in pending if not trial.paused))
 
     @property
     def largest_offer(self) -> Offer:
@@ -121,7 +121,7 @@ class Snapshot:
     def room(self, study_id: int) -> int:
         """How many more candidates of a study may wait for devices: as many as there are devices, but at least four.
 
-        Those that wait until every candidate is predicted do not count.
+        Those that wait until every candidate is predicted, or until a user resumes them, do not count.
 
         More would be worse: the later a sampler proposes, and the later a paused trial is chosen to continue, the more
         results are known.

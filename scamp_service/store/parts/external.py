@@ -91,7 +91,8 @@ _PLAIN = tuple(name for name in OptunaTrialRow._fields if name not in ("params",
 _SEEN = select(
     *(_T.c[name] for name in _PLAIN), *(sa.type_coerce(column, sa.Text).label(name) for name, column in _JSON.items())
 ).outerjoin(_X, _X.c.trial_id == _T.c.id)
-_NEWER = _SEEN.where(_T.c.study_id == bindparam("study_id"), _T.c.id > bindparam("after")).order_by(_T.c.id)
+_is_newer = sa.and_(_T.c.study_id == bindparam("study_id"), _T.c.id > bindparam("after"))
+_NEWER = _SEEN.where(_is_newer, _T.c.state != TrialState.DELETED).order_by(_T.c.id)
 _CHOSEN = _SEEN.where(_T.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_T.c.id)
 _WHERE = select(_T.c.study_id, _T.c.number).join(_S, _S.c.id == _T.c.study_id).where(_T.c.id == bindparam("id"), exists)
 _HELD = (

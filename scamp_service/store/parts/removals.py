@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam, func, select
 
-from scamp_service.lifecycle import StudyState
+from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.store import schema
 from scamp_service.store.parts.part import WritingPart
 from scamp_service.store.parts.requests import ENDED
@@ -27,13 +27,10 @@ _S, _T, _E = schema.studies, schema.trials, schema.events
 _is_deleted = _S.c.state == StudyState.DELETED
 _newest_trial = select(func.max(_T.c.id)).scalar_subquery()
 _newest_event = select(func.max(_E.c.id)).scalar_subquery()
-_DELETED_TRIALS = (
-    select(_T.c.id)
-    .join(_S, _S.c.id == _T.c.study_id)
-    .where(_is_deleted, _T.c.id < _newest_trial)
-    .order_by(_T.c.id)
-    .limit(bindparam("limit"))
-)
+_with_study = select(_T.c.id).join(_S, _S.c.id == _T.c.study_id).where(_is_deleted, _T.c.id < _newest_trial)
+_alone = select(_T.c.id).where(_T.c.state == TrialState.DELETED, _T.c.finished_at.is_not(None))
+_both = sa.union(_with_study, _alone).subquery().c.id
+_DELETED_TRIALS = select(_both).order_by(_both).limit(bindparam("limit"))
 _WITH_EVENTS = select(_S.c.id).where(
     _is_deleted, select(_E.c.id).where(_E.c.study_id == _S.c.id, _E.c.id < _newest_event).exists()
 )
@@ -71,7 +68,13 @@ _TRIAL_ROWS = tuple(
     )
 )
 """Rows that refer to others come before those."""
-_DELETE_TRIAL = sa.delete(_T).where(_T.c.id == bindparam("_id"), _T.c.id < _newest_trial)
+_deleted_studies = select(_S.c.id).where(_is_deleted)
+_DELETE_TRIAL = sa.delete(_T).where(
+    _T.c.id == bindparam("_id"), _T.c.id < _newest_trial, _T.c.study_id.in_(_deleted_studies)
+)
+_EMPTY_TRIAL = (
+    sa.update(_T).where(_T.c.id == bindparam("_id"), _T.c.state == TrialState.DELETED).values(finished_at=None)
+)
 _SOME_EVENTS = _first_rows(_E, _E.c.study_id == bindparam("_id"), _E.c.id < _newest_event)
 _trials_of_study = select(_T.c.id).where(_T.c.study_id == bindparam("_id"))
 _SOME_LOGS = _first_rows(schema.logs, schema.logs.c.trial_id.in_(_trials_of_study))
@@ -81,17 +84,21 @@ class Removals(WritingPart):
     """The methods that remove rows, for the sweeper of the leader."""
 
     def deleted_trials(self, *, limit: int = 100) -> list[int]:
-        """Ids of trials of deleted studies that are still to be removed."""
+        """Ids of deleted trials, and of those of deleted studies, with something that is still to be removed."""
         return self._values(_DELETED_TRIALS, limit=limit)
 
     def remove_trial(self, trial_id: int, *, limit: int) -> bool:
-        """Remove at most ``limit`` rows of what belongs to a trial, and at last the trial; whether all are gone."""
+        """Remove at most ``limit`` rows of what belongs to a trial, and at last the trial; whether all are gone.
+
+        One that was deleted alone keeps an empty row with its number, until its study is deleted.
+        """
         left = limit
         with self._write() as connection:
             for statement in _TRIAL_ROWS:
                 left -= connection.execute(statement, {"_id": trial_id, "_limit": left}).rowcount
                 if left <= 0:
                     return False
+            connection.execute(_EMPTY_TRIAL, {"_id": trial_id})
             connection.execute(_DELETE_TRIAL, {"_id": trial_id})
         return True
 

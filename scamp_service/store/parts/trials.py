@@ -25,6 +25,9 @@ from scamp_service.study.objectives import Objectives, Values
 
 NO_PARENTS: Mapping[int, int] = {}
 NO_REASONS: Mapping[int, str] = {}
+DELETED: Any = dict.fromkeys(("sized", "choices", "value", "values", "best_step", "offer"))
+DELETED |= {"params": {}, "family": "", "structure": "", "measured_bytes": 0, "num_oom": 0, "repeats": ()}
+"""Columns of a deleted trial."""
 
 
 class _TrialMove(NamedTuple):
@@ -106,14 +109,58 @@ class Trials(WritingPart):
         Its ranks end within seconds, and what it reported is kept. Raises ``NotFound``, and ``Conflict`` for a trial
         that other programs run.
         """
-        while (trial := self.numbered(study_id, number)).state in LIVE_TRIALS:
-            if trial.origin is Origin.EXTERNAL:
-                raise Conflict(f"trial {number} of study {study_id} is run by another program, which has to stop it")
-            move = _TrialMove(trial.id, trial.attempt, trial.state, TrialState.CANCELLED, reason)
-            with self._write() as connection:
-                if self._move_trial(connection, move, NO_CHANGES, None, now=now):
-                    self._record(connection, "stop trial", study_id, trial=number)
+        while (trial := self._own(study_id, number)).state in LIVE_TRIALS:
+            self._ask("stop trial", trial, TrialState.CANCELLED, reason, now=now)
         return trial
+
+    def change(self, study_id: int, number: int, changes: TrialChanges, *, now: float) -> Trial:
+        """Pause or resume a trial, or give it another priority, and return it.
+
+        Raises ``NotFound``, and ``Conflict`` for a trial that has ended, or that other programs run.
+        """
+        while (trial := self._own(study_id, number)).state in LIVE_TRIALS:
+            new: Any = {name: value for name, value in changes.items() if value != getattr(trial, name)}
+            if not new:
+                return trial
+            self._ask("change trial", trial, trial.state, trial.reason, new, now=now)
+        raise Conflict(f"trial {number} of study {study_id} has ended: it is {trial.state.value}")
+
+    def delete(self, study_id: int, number: int, *, now: float) -> None:
+        """Delete a trial that has ended: from now on nobody sees it. It still counts in the study's budget.
+
+        No effect if it is deleted already. Raises ``NotFound``, and ``Conflict`` for a trial that has not ended, which
+        another one needs, or that other programs run.
+        """
+        if self._row(queries.IS_DELETED, study_id=study_id, number=number):
+            return
+        trial = self._own(study_id, number)
+        if trial.state in LIVE_TRIALS:
+            raise Conflict(f"trial {number} of study {study_id} is {trial.state.value}: stop it, and then delete it")
+        with self._write() as connection:
+            if connection.execute(sql.IS_OPEN, {"trial_id": trial.id}).first():
+                raise Conflict(f"trial {number} of study {study_id} is still being stopped; try again in a few seconds")
+            if child := connection.execute(sql.LIVE_CHILD, {"trial_id": trial.id}).scalar():
+                why = "it begins with its weights or repeats it"
+                raise Conflict(f"trial {child} of study {study_id} needs trial {number} until it ends: {why}")
+        self._ask("delete trial", trial, TrialState.DELETED, "", DELETED, now=now)
+
+    def _own(self, study_id: int, number: int) -> Trial:
+        """A trial that ScaMP runs. Raises ``NotFound`` and ``Conflict``."""
+        trial = self.numbered(study_id, number)
+        if trial.origin is Origin.EXTERNAL:
+            raise Conflict(f"trial {number} of study {study_id} is run by another program, which has to do this")
+        return trial
+
+    def _ask(
+        self, action: str, trial: Trial, to: TrialState, reason: str, changes: TrialChanges = NO_CHANGES, *, now: float
+    ) -> None:
+        """Do to a trial what a user asks for, unless it has moved meanwhile."""
+        waits_for = trial.waits_for if to is trial.state else None
+        move = _TrialMove(trial.id, trial.attempt, trial.state, to, reason, waits_for)
+        with self._write() as connection:
+            if self._move_trial(connection, move, changes, None, now=now):
+                detail = {} if to is not trial.state else changes
+                self._record(connection, action, trial.study_id, trial=trial.number, **detail)
 
     def branch(self, trial: Trial, donor: Trial, params: Json, *, reason: str, step: int, now: float) -> bool:
         """End a PAUSED trial as PRUNED, and create a copy of ``donor`` with ``params`` in its place, or do nothing.
@@ -187,7 +234,7 @@ class Trials(WritingPart):
         if to is not expected:
             columns["passed_over"] = 0
             if to not in LIVE_TRIALS or expected not in LIVE_TRIALS:
-                columns["finished_at"] = None if to in LIVE_TRIALS else now
+                columns |= {"finished_at": None if to in LIVE_TRIALS else now, "paused": False}
         values = {"_id": trial_id, "_expected_state": expected, "_expected_attempt": attempt, **underscored(columns)}
         before = connection.execute(sql.BEFORE_MOVE, {"id": trial_id}).first()
         moved = connection.execute(sql.move_trial(tuple(sorted(columns))), values).first()
@@ -223,17 +270,23 @@ class Trials(WritingPart):
         return trial
 
     def page(
-        self, study_id: int, *, after: int = 0, limit: int = 1000, states: Iterable[TrialState] | None = None
+        self,
+        study_id: int,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        states: Iterable[TrialState] | None = None,
+        with_deleted: bool = False,
     ) -> list[Trial]:
         """Trials with id > ``after``, by ascending id and so also by number; ``states`` keeps only these states."""
-        statement = queries.trials_page(states is not None)
+        statement = queries.trials_page(states is not None, with_deleted)
         filters: dict[str, Any] = {} if states is None else {"states": list(states)}
         return self._all(trial_of, statement, study_id=study_id, after=after, limit=limit, **filters)
 
-    def every(self, study_id: int) -> list[Trial]:
+    def every(self, study_id: int, *, with_deleted: bool = False) -> list[Trial]:
         """All trials of a study by number, read page by page."""
         trials: list[Trial] = []
-        while page := self.page(study_id, after=trials[-1].id if trials else 0):
+        while page := self.page(study_id, after=trials[-1].id if trials else 0, with_deleted=with_deleted):
             trials += page
         return trials
 

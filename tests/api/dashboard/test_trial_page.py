@@ -164,3 +164,23 @@ def test_a_trial_without_a_pipeline_has_no_empty_figure(open_page: Callable[...,
     page = open_page("/studies/1/trials/5")
     expect(page.locator("#plan")).to_contain_text("FSDP over 2 ranks")
     expect(page.locator("#timeline-card")).to_be_hidden()
+
+
+@pytest.mark.browser
+def test_one_trial_is_paused_started_first_stopped_and_deleted(open_page: Callable[..., Page], store: Store) -> None:
+    fill = Filler(store)
+    study = fill.study("handled", [{"depth": 2, "lr": 0.001}], trials=1).id
+    page = open_page(f"/studies/{study}/trials/0")
+    page.on("dialog", lambda dialog: dialog.accept())
+    expect(page.get_by_role("button", name="Delete trial")).to_be_hidden()
+    page.get_by_role("button", name="Start first").click()
+    expect(page.get_by_role("button", name="Start in turn")).to_be_visible()
+    page.get_by_role("button", name="Pause trial").click()
+    expect(page.get_by_role("button", name="Resume trial")).to_be_visible()
+    trial = store.trials.numbered(study, 0)
+    assert trial.paused and trial.priority == 100
+    page.get_by_role("button", name="Stop trial").click()
+    expect(page.locator("#state")).to_have_text("Cancelled")
+    page.get_by_role("button", name="Delete trial").click()
+    page.wait_for_url(f"**/studies/{study}")
+    expect(page.locator("#trials")).to_contain_text("No trial")

@@ -61,6 +61,7 @@ test("devices of a study are those with one of its gangs", () => {
 test("columns show a trial as text", () => {
   const trial = {
     value: 0.5,
+    deviations: [],
     params: { depth: 4, act: "gelu" },
     plan_short: "TP ×2",
     plan_text: "tensor parallel",

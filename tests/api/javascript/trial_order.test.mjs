@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { TrialOrder } from "../../../api/static/study/table/order.js";
 import { ShownColumns } from "../../../api/static/study/table/shown_columns.js";
 
-const BY_VALUE = { query: "sort=best", isKnown: false, where: "" };
+const BY_VALUE = { query: "sort=best", where: "" };
 
 function refusal(status) {
   return Object.assign(new Error("unknown name"), { status });
@@ -26,15 +26,6 @@ test("an answer that comes after a later question is dropped", async () => {
   assert.equal(await first, null);
   assert.deepEqual(order.rows(3, false), [2, 0, 1]);
   assert.ok(!order.isPending && !order.isOutdated);
-});
-
-test("the order of all numbers is known without the server", async () => {
-  const order = new TrialOrder(
-    () => ({ query: "sort=number", isKnown: true, where: "" }),
-    () => assert.fail("it asks the server"),
-  );
-  assert.equal(await order.fetch(), "");
-  assert.deepEqual([0, 1].map(order.rows(2, true).at), [1, 0]);
 });
 
 test("a mistake in the user's filter is told, and any other error is raised", async () => {

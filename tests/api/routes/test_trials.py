@@ -366,3 +366,17 @@ def test_a_trial_that_runs_is_stopped_and_one_that_has_ended_stays(api: InProces
     assert (stopped["state"], stopped["reason"]) == ("CANCELLED", "stopped by the user")
     assert api.post(f"/v1/studies/{study.id}/trials/0:stop").json()["state"] == "COMPLETED"
     assert api.post(f"/v1/studies/{study.id}/trials/99:stop").status_code == 404
+
+
+def test_a_trial_is_paused_prioritized_and_once_it_has_ended_deleted(api: InProcess) -> None:
+    study = fill(api.store)
+    path = f"/v1/studies/{study.id}/trials"
+    changed = api.request("PATCH", f"{path}/1", json={"paused": True, "priority": 5}).json()
+    assert (changed["paused"], changed["priority"], changed["state"]) == (True, 5, "RUNNING")
+    assert api.request("PATCH", f"{path}/0", json={"paused": True}).status_code == 409
+    assert api.request("PATCH", f"{path}/1", json={"state": "COMPLETED"}).status_code == 422
+    assert api.request("DELETE", f"{path}/1").status_code == 409
+    assert [api.request("DELETE", f"{path}/0").status_code for _ in range(2)] == [204, 204]
+    assert api.get(f"{path}/0").status_code == api.request("DELETE", f"{path}/99").status_code == 404
+    assert [trial["number"] for trial in api.get(path).json()["items"]] == [1, 2]
+    assert "COMPLETED" not in api.get(f"/v1/studies/{study.id}").json()["trials"]

@@ -149,3 +149,18 @@ def test_a_study_of_optuna_is_imported_and_shown(
         (shown,) = client.studies()
         assert (shown["name"], shown["state"], shown["best"]["value"]) == ("theirs", "COMPLETED", 0.5)
     assert scamp(monkeypatch, "import", str(tmp_path), "--data-dir", str(tmp_path)) == 2, "the metric is not named"
+
+
+def test_commands_for_a_study_take_numbers_of_trials(
+    service: tuple[str, Store], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, store = service
+    study = fill(store).id
+    for words in (["pause", "1", "2"], ["resume", "2"], ["prioritize", "7", "--trial", "1"], ["stop", "1"]):
+        assert scamp(monkeypatch, words[0], str(study), *words[1:]) == 0
+    first, second = store.trials.with_numbers(study, [1, 2])
+    assert (first.priority, first.state, second.paused) == (7, TrialState.CANCELLED, False)
+    assert scamp(monkeypatch, "delete", str(study), "2", "--yes") == 2, "it has not ended"
+    assert scamp(monkeypatch, "delete", str(study), "0", "--yes") == 0
+    assert [trial.number for trial in store.trials.every(study)] == [1, 2]
+    assert f"trial 0 of study {study} is deleted" in capsys.readouterr().out

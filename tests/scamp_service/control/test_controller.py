@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -17,7 +18,7 @@ from scamp_service.control.decide import decide, finish
 from scamp_service.control.decide.effects import Effect
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangStatus
-from scamp_service.errors import Unavailable
+from scamp_service.errors import Conflict, Unavailable
 from scamp_service.lifecycle import LIVE_TRIALS, Origin, Outcome, StudyState, TrialState, WaitsFor
 from scamp_service.model import Json, Lease, Metric, Report, Trial, TrialChanges
 from scamp_service.store import schema
@@ -711,3 +712,21 @@ def test_no_trial_of_a_paused_study_runs_and_none_is_lost_under_faults() -> None
         store.requests.pause(1, paused=False, now=simulation.clock.now)
         simulation.run()
     assert num_waiting > 4, "trials must wait, or this proves nothing"
+
+
+@pytest.mark.usefixtures("plain_studies")
+def test_trials_that_are_deleted_while_others_run_are_not_tried_again_and_are_no_loss_for_the_sampler() -> None:
+    num_deleted = 0
+    for seed in range(4):
+        store = empty_store()
+        simulation, deleted = Simulation(store, seed), set[int]()
+        while not simulation.has_ended:
+            simulation.cycle()
+            for ended in store.trials.page(1, states=[TrialState.COMPLETED, TrialState.PRUNED]):
+                with suppress(Conflict):  # its ranks wind down
+                    store.trials.delete(1, ended.number, now=simulation.clock.now)
+                    deleted.add(ended.number)
+        left = {trial.number for trial in store.trials.every(1)}
+        assert left | deleted == set(range(store.studies.get(1).spec["budget"]["trials"])) and not left & deleted
+        num_deleted += len(deleted)
+    assert num_deleted > 4

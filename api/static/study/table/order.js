@@ -1,10 +1,10 @@
-// The order of the rows in the trial table. The server sorts and filters; the order of all numbers is known without it.
+// The order of the rows in the trial table. The server sorts and filters.
 
 /** @import { Rows } from "../../elements/table.js" */
 
 /**
- * What the table is to show. `query` goes to the API; `isKnown`: it is all trials by number; `where`: the user's filter.
- * @typedef {{query: string, isKnown: boolean, where: string}} Wanted
+ * What the table is to show. `query` goes to the API; `where`: the user's filter.
+ * @typedef {{query: string, where: string}} Wanted
  */
 
 export class TrialOrder {
@@ -15,7 +15,7 @@ export class TrialOrder {
   constructor(wanted, fetchOrder) {
     this.wanted = wanted;
     this.fetchOrder = fetchOrder;
-    /** @type {number[] | null} numbers of the trials in the table; null: all of them, by number */
+    /** @type {number[] | null} numbers of the trials in the table; null: not known yet */
     this.numbers = null;
     /** @type {string | null} the newest query */
     this.asked = null;
@@ -28,16 +28,16 @@ export class TrialOrder {
   }
 
   /**
-   * Fetch the order, unless it is known. Resolves with what is wrong with the user's filter, "" if nothing is, and null
+   * Fetch the order. Resolves with what is wrong with the user's filter, "" if nothing is, and null
    * if a later request has taken the place of this one.
    * @returns {Promise<string | null>}
    */
   async fetch() {
-    const { query, isKnown, where } = this.wanted();
+    const { query, where } = this.wanted();
     this.asked = query;
     this.isPending = true;
     try {
-      const found = isKnown ? null : await this.fetchOrder(query);
+      const found = await this.fetchOrder(query);
       if (this.asked !== query) return null;
       this.numbers = found;
       return "";
@@ -51,7 +51,7 @@ export class TrialOrder {
   }
 
   /**
-   * The rows to show, of `total` trials.
+   * The rows to show, of `total` trials: by number until the order is known.
    * @param {number} total
    * @param {boolean} descending
    * @returns {Rows}

@@ -207,10 +207,10 @@ function trialTable(columns, { state, feeds, open, marks, onHover }) {
  * @returns {Wanted}
  */
 function wantedOrder(state) {
-  const { states, where } = state.view;
+  const { where } = state.view;
   const order = orderOf(state.view, state.direction);
   const query = queryOf({ ...state.view, ...order }).toString();
-  return { query, isKnown: order.by === "number" && !states.length && !where, where };
+  return { query, where };
 }
 
 /**

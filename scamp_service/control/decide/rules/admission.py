@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from placement.packing.projects import Claim, StartOrder, Usage, admit
 from scamp_service.control.decide.rules.faults import must_wait
@@ -39,7 +39,7 @@ def admit_queued(s: Snapshot, queued: Iterable[Trial], behind: Mapping[int, int]
         if study.budget.max_concurrent is not None
     }
     claims: list[Claim] = []
-    for trial in queued:
+    for trial in _by_priority(queued):
         if trial.study_id in room:
             room[trial.study_id] -= 1
             if room[trial.study_id] < 0:
@@ -52,6 +52,15 @@ def admit_queued(s: Snapshot, queued: Iterable[Trial], behind: Mapping[int, int]
     return admit(claims, held, s.packing.projects)
 
 
+def _by_priority(queued: Iterable[Trial]) -> Iterator[Trial]:
+    """The trials in an order in which those of higher priority take the places of older ones of their study."""
+    queued, of_study = list(queued), defaultdict[int, list[Trial]](list)
+    for trial in queued:
+        of_study[trial.study_id].append(trial)
+    by_priority = {study: iter(sorted(trials, key=lambda trial: -trial.priority)) for study, trials in of_study.items()}
+    return (next(by_priority[trial.study_id]) for trial in queued)
+
+
 def in_start_order(s: Snapshot) -> Sequence[Trial]:
     """The queued trials that may start, in the order to place them.
 
@@ -61,7 +70,7 @@ def in_start_order(s: Snapshot) -> Sequence[Trial]:
         trial.id: trial
         for trial in s.in_state(TrialState.QUEUED)
         if s.studies[trial.study_id].progress.is_running
-        and not s.studies[trial.study_id].sharing.paused
+        and not (trial.paused or s.studies[trial.study_id].sharing.paused)
         and not must_wait(s.now, trial)
         and trial.waits_for is not WaitsFor.PREDICTIONS
     }

@@ -8,6 +8,8 @@ from scamp_service.lifecycle import TrialState
 
 BROKEN_AFTER = 3
 """A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
+NOT_BEGUN = (TrialState.WAITING, TrialState.CANCELLED, TrialState.DELETED)
+"""States that say nothing about how trials of a study end."""
 
 
 def is_hopeless(counts: Mapping[TrialState, int]) -> bool:
@@ -16,5 +18,5 @@ def is_hopeless(counts: Mapping[TrialState, int]) -> bool:
     ``counts`` are the study's own trials in each state.
     """
     failed = counts.get(TrialState.FAILED, 0)
-    begun = sum(count for state, count in counts.items() if state not in (TrialState.WAITING, TrialState.CANCELLED))
+    begun = sum(count for state, count in counts.items() if state not in NOT_BEGUN)
     return failed >= BROKEN_AFTER and failed == begun

@@ -11,9 +11,9 @@ from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
 from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
-from scamp_service.control.decide.effects import Begin, MoveTrial, Propose
-from scamp_service.control.decide.place import PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT
-from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
+from scamp_service.control.decide.effects import Begin, MoveAttempt, MoveTrial, Propose
+from scamp_service.control.decide.place import IS_PAUSED, PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
@@ -270,3 +270,35 @@ def test_what_runs_counts_in_the_mib_hours_of_its_project() -> None:
 
     assert begins(0.0) and begins(left - 1)
     assert not begins(left)
+
+
+def test_a_trial_that_a_user_has_paused_stops_and_waits_and_leaves_its_room_to_others() -> None:
+    running = trial(paused=True)
+    (stop,) = effects_of(trials=[running], attempts=[attempt()], gangs={attempt().key: ALIVE})
+    assert isinstance(stop, MoveAttempt) and stop.outcome is Outcome.STOPPED
+    queued = trial(state=TrialState.QUEUED, attempt=0, sized=sized(Plan(1), 10), paused=True)
+    move = only_move(effects_of(trials=[queued]))
+    assert (move.waits_for, move.reason) == (WaitsFor.RESUME, IS_PAUSED)
+    paused = [replace(queued, id=n, number=n) for n in range(1, 20)]
+    (proposal,) = (e for e in effects_of(trials=paused, studies={1: study(num_trials=5)}) if isinstance(e, Propose))
+    assert proposal.count == 4
+
+
+def test_a_trial_of_higher_priority_starts_in_place_of_older_ones_of_its_own_study() -> None:
+    small = Cluster((Device("a", "n", 0, "virtual", 96),))
+    queued = [
+        trial(id=n, number=n, study_id=1 + n % 2, state=TrialState.QUEUED, attempt=0, sized=sized(Plan(1), 96))
+        for n in range(1, 7)
+    ]
+    queued[4] = replace(queued[4], priority=1)
+    studies = {1: study(), 2: study(id=2)}
+
+    def begun(trials: list[Trial]) -> int:
+        return next(
+            e.attempt.trial_id
+            for e in effects_of(trials=trials, studies=studies, cluster=small)
+            if isinstance(e, Begin)
+        )
+
+    assert begun(queued) == 5, "it takes the place of trial 1, of the same study"
+    assert begun(queued[1:]) == 2, "trial 2, of the other study, is older than all of its study"
