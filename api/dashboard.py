@@ -22,6 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from api.access.allowed import access_of, only_allowed
 from api.routes.parameters import Number, StudyId
 from api.views.charts import MOST_CURVES
+from scamp_service.access.model import Role
 from scamp_service.errors import NotFound, Unavailable
 
 HERE = Path(__file__).resolve().parent
@@ -52,17 +53,20 @@ def new(request: Request) -> HTMLResponse:
 @router.get("/studies/{study_id}")
 def study(request: Request, study_id: StudyId) -> HTMLResponse:
     """Page of one study. Raises ``NotFound``."""
+    project = None
     with suppress(Unavailable):  # the page itself says that the database cannot be reached
-        request.app.state.store.studies.get(study_id)
-    return _page(request, "study", study_id=study_id, most_curves=MOST_CURVES)
+        project = request.app.state.store.studies.get(study_id).project
+    return _page(request, "study", project=project, study_id=study_id, most_curves=MOST_CURVES)
 
 
 @router.get("/studies/{study_id}/trials/{number}")
 def trial(request: Request, study_id: StudyId, number: Number) -> HTMLResponse:
     """Page of one trial. Raises ``NotFound``."""
+    project = None
     with suppress(Unavailable):
         request.app.state.store.trials.numbered(study_id, number)
-    return _page(request, "trial", study_id=study_id, number=number)
+        project = request.app.state.store.studies.project(study_id)
+    return _page(request, "trial", project=project, study_id=study_id, number=number)
 
 
 @router.get("/team")
@@ -132,9 +136,13 @@ def _templates() -> Environment:
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def _page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
+def _page(request: Request, name: str, status: int = 200, project: str | None = None, **values: Any) -> HTMLResponse:
+    """A page, about something in ``project`` if it is given. Its style sheet hides what the user may not do."""
+    access = access_of(request)
     template = _templates().get_template(f"{name}.html")
     values = {"page": name, "static": f"/static/{static_version()}", "modules": _modules(name), **values}
-    values["login"] = access_of(request).name or bool(request.app.state.settings.api_token)
+    values["login"] = access.name or bool(request.app.state.settings.api_token)
+    values["edits"] = project is not None and access.may(Role.EDITOR, project)
+    values["submits"] = any(access.may(Role.EDITOR, each) for each in (access.project or "", *access.roles))
     html = template.render(**values)
     return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})

@@ -1,17 +1,20 @@
-// The page of the team: who one is, one's tokens, and for admins all users and who changed what.
+// The page of the team: who one is, one's tokens, and for admins all users and who changed what. No event tells of most
+// of it, so it is read again every few seconds while the page is seen.
 
 import { request } from "./client.js";
 import { aside, card, fillRows, scrolling, tableHead } from "./elements/card.js";
 import { copyButton } from "./elements/copy_button.js";
-import { byId, h, setText } from "./elements/dom.js";
+import { byId, h, keyed, setText } from "./elements/dom.js";
 import { guarded } from "./elements/notices.js";
 import { dateTime } from "./format.js";
+import { required } from "./required.js";
 
 /** @import { AuditView, MeView, NewTokenView, NewUserView, TokenView, UserView } from "./answers.d.ts" */
 /** @import { Children } from "./elements/dom.js" */
 
 const ROLES = ["viewer", "editor", "admin"];
 const CHANGES = 100; // of the audit log, the newest
+const EVERY_MS = 5000;
 
 /**
  * @param {string} method
@@ -24,6 +27,12 @@ function send(method, path, body) {
   return request(path, { method, headers, body: body && JSON.stringify(body) });
 }
 
+/** @typedef {{users: UserView[], tokens: TokenView[], changes: AuditView[]}} Team what the tables show */
+
+let drawn = ""; // who one is, and whether there are users, as the cards were made for; as JSON
+/** @type {((team: Team) => void)[]} */
+let fills = []; // functions that fill the tables and the choices of the cards
+
 async function load() {
   /** @type {MeView} */
   const me = await request("/v1/me");
@@ -33,21 +42,26 @@ async function load() {
     request(`/v1/tokens${everybody}`),
     me.may_manage ? request(`/v1/audit?limit=${CHANGES}`) : { items: [] },
   ]);
-  draw(me, users, tokens, changes.items);
+  draw(me, { users, tokens, changes: changes.items });
 }
 
 /**
+ * Make the cards if they are to be others, and fill them; what somebody is writing into a form stays.
  * @param {MeView} me
- * @param {UserView[]} users
- * @param {TokenView[]} tokens
- * @param {AuditView[]} changes
+ * @param {Team} team
  */
-function draw(me, users, tokens, changes) {
-  setText(byId("summary"), whoWords(me, users.length));
-  const cards = [usersCard(me, users)];
-  if (me.name || users.length) cards.push(tokensCard(me, tokens));
-  if (me.may_manage) cards.push(changesCard(changes));
-  byId("panels").replaceChildren(...cards);
+function draw(me, team) {
+  const isEmpty = !me.name && !team.users.length;
+  setText(byId("summary"), whoWords(me, team.users.length));
+  if (drawn !== JSON.stringify([me, isEmpty])) {
+    drawn = JSON.stringify([me, isEmpty]);
+    fills = [];
+    const cards = [usersCard(me, isEmpty)];
+    if (!isEmpty) cards.push(tokensCard(me));
+    if (me.may_manage) cards.push(changesCard());
+    byId("panels").replaceChildren(...cards);
+  }
+  for (const fill of fills) fill(team);
 }
 
 /**
@@ -66,28 +80,22 @@ function whoWords(me, numUsers) {
 
 /**
  * @param {MeView} me
- * @param {UserView[]} users
+ * @param {boolean} isFirst whether there are no users yet
  */
-function usersCard(me, users) {
-  const columns = ["User", "Roles", "E-mail", "Since", ""].map((name) => ({ name }));
-  const body = h("tbody");
-  fillRows(body, users, {
-    columns,
-    empty: "Nobody yet.",
-    keyOf: (user) => user.name,
-    create: (user) => {
+function usersCard(me, isFirst) {
+  const rows = table("users", ["User", "Roles", "E-mail", "Since", ""], "Nobody yet.", ({ users }) =>
+    users.map((user) => {
       const roles = Object.entries(user.roles).map(([project, role]) => `${role} in ${project}`);
       if (user.is_admin) roles.unshift("admin of the service");
       const words = user.disabled_at === null ? "Disable" : "Enable";
       const change = () => send("PATCH", `/v1/users/${user.name}`, { is_disabled: user.disabled_at === null });
       const name = user.kind === "service" ? `${user.name} (service)` : user.name;
-      const button = me.may_manage ? action(words, `${words} ${user.name}`, change) : null;
-      return h("tr", {}, cells(name, roles.join(", ") || "none", user.email, day(user.created_at), button));
-    },
-    update: () => {},
-  });
-  const forms = me.may_manage ? [addForm(!me.name && !users.length), grantForm(users)] : [];
-  return card({ id: "users", title: "Users" }, table("users", columns, body), ...forms);
+      const button = me.may_manage ? () => action(words, `${words} ${user.name}`, change) : "";
+      return [name, roles.join(", ") || "none", user.email, day(user.created_at), button, words];
+    }),
+  );
+  const forms = me.may_manage ? [addForm(isFirst), grantForm()] : [];
+  return card({ id: "users", title: "Users" }, rows, ...forms);
 }
 
 /** @param {boolean} isFirst whether everybody will have to log in from then on */
@@ -109,46 +117,36 @@ function addForm(isFirst) {
   });
 }
 
-/** @param {UserView[]} users */
-function grantForm(users) {
-  if (!users.length) return null;
-  const name = choice(
-    "User",
-    "user",
-    users.map((user) => user.name),
-  );
+function grantForm() {
+  const name = choice("User", "user", []);
   const project = field("Project", { name: "project", value: "default", required: true });
   const role = choice("Role", "role", [...ROLES, "none"]);
-  return form("Give a role", [name, project, role], (values) => {
+  const made = form("Give a role", [name, project, role], (values) => {
     const [given, path] = [values.get("role"), encodeURIComponent(String(values.get("project")))];
     const body = { role: given === "none" ? null : given };
     return send("PUT", `/v1/projects/${path}/members/${values.get("user")}`, body).then(load);
   });
+  fills.push(({ users }) => {
+    made.hidden = !users.length;
+    const names = users.map((user) => user.name);
+    keyed(required(name.querySelector("select")), names, String, (value) => h("option", { value }, value));
+  });
+  return made;
 }
 
-/**
- * @param {MeView} me
- * @param {TokenView[]} tokens
- */
-function tokensCard(me, tokens) {
-  const columns = ["User", "Token", "May", "Expires", "Last used", ""].map((name) => ({ name }));
-  const body = h("tbody");
-  fillRows(body, tokens, {
-    columns,
-    empty: "There are no tokens.",
-    keyOf: (token) => String(token.id),
-    create: (token) => {
+/** @param {MeView} me */
+function tokensCard(me) {
+  const heads = ["User", "Token", "May", "Expires", "Last used", ""];
+  const rows = table("tokens", heads, "There are no tokens.", ({ tokens }) =>
+    tokens.map((token) => {
       const may = token.project === null ? token.role : `${token.role} in ${token.project}`;
-      const revoke = action("Revoke", `Revoke ${token.name} of ${token.user}`, () =>
-        send("DELETE", `/v1/tokens/${token.id}`),
-      );
+      const revoke = () =>
+        action("Revoke", `Revoke ${token.name} of ${token.user}`, () => send("DELETE", `/v1/tokens/${token.id}`));
       const expires = token.expires_at === null ? "never" : day(token.expires_at);
       const used = token.last_used_at === null ? "never" : dateTime(token.last_used_at);
-      const end = token.revoked_at === null ? revoke : "revoked";
-      return h("tr", {}, cells(token.user, token.name, may, expires, used, end));
-    },
-    update: () => {},
-  });
+      return [token.user, token.name, may, expires, used, token.revoked_at === null ? revoke : "revoked", token.id];
+    }),
+  );
   const name = field("What it is for", { name: "name", required: true, maxlength: 100, placeholder: "laptop" });
   const role = choice("May at most", "role", ROLES.toReversed());
   const days = field("Days", { name: "days", type: "number", min: 1, max: 3650, value: 90 });
@@ -162,27 +160,21 @@ function tokensCard(me, tokens) {
     showSecret(`Token ${made.token.name}`, made.secret);
     return load();
   });
-  return card({ id: "tokens", title: "Tokens" }, table("tokens", columns, body), me.name ? make : null);
+  return card({ id: "tokens", title: "Tokens" }, rows, me.name ? make : null);
 }
 
-/** @param {AuditView[]} changes */
-function changesCard(changes) {
-  const columns = ["When", "Who", "What", "Study", "Detail"].map((name) => ({ name }));
-  const body = h("tbody");
-  fillRows(body, changes, {
-    columns,
-    empty: "Nothing has been changed yet.",
-    keyOf: (change) => String(change.id),
-    create: (change) => {
-      const study = change.study_id === null ? "" : h("a", { href: `/studies/${change.study_id}` }, change.study_id);
-      const detail = Object.entries(change.detail).map(([key, value]) => `${key} ${JSON.stringify(value)}`);
-      const who = [change.actor || "–", change.address && ` (${change.address})`].join("");
-      return h("tr", {}, cells(dateTime(change.time), who, change.action, study, detail.join(", ")));
-    },
-    update: () => {},
-  });
+function changesCard() {
+  const heads = ["When", "Who", "What", "Study", "Detail"];
+  const rows = table("changes", heads, "Nothing has been changed yet.", ({ changes }) =>
+    changes.map(({ id, time, actor, address, action: did, study_id: study, detail }) => {
+      const link = study === null ? "" : () => h("a", { href: `/studies/${study}` }, study);
+      const details = Object.entries(detail).map(([key, value]) => `${key} ${JSON.stringify(value)}`);
+      const who = [actor || "–", address && ` (${address})`].join("");
+      return [dateTime(time), who, did, link, details.join(", "), id];
+    }),
+  );
   const beside = aside("changes", `the newest ${CHANGES}; `, h("a", { href: "/v1/audit.csv" }, "all as CSV"));
-  return card({ id: "changes", title: "Changes", beside }, table("changes", columns, body));
+  return card({ id: "changes", title: "Changes", beside }, rows);
 }
 
 // --- parts ------------------------------------------------------------------------------------------------------------
@@ -192,17 +184,29 @@ function day(time) {
   return dateTime(time).slice(0, 10);
 }
 
-/** @param {...Children} contents */
-function cells(...contents) {
-  return contents.map((content) => h("td", { class: "wrap" }, content));
-}
+/** @typedef {string | number | (() => Node)} Cell text, or what makes an element */
 
 /**
+ * A table whose rows `rowsOf` says; what a row has after the last column only tells it from others.
  * @param {string} id
- * @param {{name: string}[]} columns
- * @param {HTMLElement} body
+ * @param {string[]} heads
+ * @param {string} empty
+ * @param {(team: Team) => Cell[][]} rowsOf
  */
-function table(id, columns, body) {
+function table(id, heads, empty, rowsOf) {
+  const columns = heads.map((name) => ({ name }));
+  const body = h("tbody");
+  const cells = (/** @type {Cell[]} */ row) =>
+    row.slice(0, heads.length).map((cell) => h("td", { class: "wrap" }, typeof cell === "function" ? cell() : cell));
+  fills.push((team) =>
+    fillRows(body, rowsOf(team), {
+      columns,
+      empty,
+      keyOf: (row) => row.filter((cell) => typeof cell !== "function").join("\n"),
+      create: (row) => h("tr", {}, cells(row)),
+      update: () => {},
+    }),
+  );
   return scrolling(id, "scroll list", h("table", { class: "plain" }, tableHead(columns), body));
 }
 
@@ -244,7 +248,10 @@ function form(words, fields, work) {
   const node = h("form", { class: "inline-form" }, fields, h("button", { type: "submit" }, words));
   node.addEventListener("submit", (event) => {
     event.preventDefault();
-    void guarded(() => work(new FormData(node)));
+    void guarded(async () => {
+      await work(new FormData(node));
+      node.reset();
+    });
   });
   return node;
 }
@@ -262,3 +269,6 @@ function showSecret(title, secret) {
 }
 
 void guarded(load);
+setInterval(() => {
+  if (drawn && !document.hidden && document.getElementById("users-card")) void guarded(load);
+}, EVERY_MS);

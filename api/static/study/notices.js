@@ -19,7 +19,8 @@ const SHOWN = 20;
  */
 export function noticesPanel({ state, page }) {
   const body = h("tbody", { id: "deliveries" });
-  const test = h("button", { type: "button", id: "test-receivers", onclick: sendTest }, "Send a test");
+  const props = { type: "button", class: "for-editors", id: "test-receivers", onclick: sendTest };
+  const test = h("button", props, "Send a test");
   const table = h("table", { class: "plain" }, tableHead(COLUMNS), body);
   const section = card(
     { id: "notices", title: "Notices", beside: [test], hidden: true },

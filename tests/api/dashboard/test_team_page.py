@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, expect
 
-from scamp_service.access.model import Role
+from api.access.sessions import COOKIE
+from scamp_service.access.model import Role, UserKind
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from tests.api.dashboard.serving import serving
-from tests.services.serving import full_spec
+from tests.services.serving import fill, full_spec
 
 SECRET = re.compile(r"scamp_[\w-]{43}")
 
@@ -51,6 +53,10 @@ def test_a_team_moves_in_on_the_page(browser: Browser, tmp_path: Path) -> None:
         expect(page.locator("#changes-card tbody tr").first).to_contain_text("revoke token")
         page.click("[title='Disable bob']")
         expect(page.locator("[title='Enable bob']")).to_be_visible()
+        page.fill("#users-card [name=name]", "carol")
+        store.users.grant("bob", "speech", Role.EDITOR)  # by somebody else
+        expect(page.locator("#users-card tbody")).to_contain_text("editor in speech")
+        expect(page.locator("#users-card [name=name]")).to_have_value("carol")
         assert not errors
         page.close()
     store.close()
@@ -79,4 +85,32 @@ def test_a_study_is_described_found_and_archived(browser: Browser, tmp_path: Pat
         page.check("[name=archived]")
         expect(page.locator("#rows .name")).to_have_text("resnet")
         page.close()
+    store.close()
+
+
+@pytest.mark.browser
+def test_a_viewer_sees_no_button_that_is_refused(browser: Browser, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    store = Store(settings.url)
+    study = fill(store).id
+    secrets = [
+        store.users.create(name, UserKind.PERSON, is_admin=name == "root", email="", token_until=1e12, now=1.0)[1]
+        for name in ("root", "eva", "otto")
+    ]
+    project = store.studies.project(study)
+    store.users.grant("eva", project, Role.VIEWER)
+    store.users.grant("otto", project, Role.EDITOR)
+    changing = "#stop, #pause, #edit, #add, #extend, #copy, #first, a[href*=like], nav a[href='/new']"
+    with serving(settings) as address:
+        for secret, count in zip(secrets, (True, False, True), strict=True):
+            context = browser.new_context()
+            context.add_cookies([{"name": COOKIE, "value": secret, "url": address}])
+            page = context.new_page()
+            for path in (f"/studies/{study}", f"/studies/{study}/trials/1"):
+                page.goto(address + path)
+                expect(page.locator("#connection")).to_have_text("Live")
+                assert any(each.is_visible() for each in page.locator(changing).all()) is count, (path, count)
+            page.goto(f"{address}/new")
+            expect(page.locator("#submit")).to_be_visible(visible=count)
+            context.close()
     store.close()
