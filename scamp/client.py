@@ -120,12 +120,15 @@ class Client:
         tag: str | None = None,
         words: str = "",
         archived: str = "no",
+        sort: str = "id",
     ) -> Iterator[JsonObject]:
-        """Studies by ascending id: all, or those that are live, in one of ``states``, of an owner or a project, with a
-        tag, or with each of these words in name, tags, note, owner or project. ``archived``: no, only or all.
+        """Studies: all, or those that are live, in one of ``states``, of an owner or a project, with a tag, or with
+        each of these words in name, tags, note, owner or project. ``archived``: no, only or all. ``sort``: id, name,
+        owner, project or state.
         """
         filters = {"live": "true" if live else None, "owner": owner, "project": project, "tag": tag}
         filters |= {"words": words or None, "archived": archived if archived != "no" else None}
+        filters |= {"sort": sort if sort != "id" else None}
         params = {key: value for key, value in filters.items() if value is not None}
         return self._http.pages("/v1/studies", {**params, **({"state": list(states)} if states else {})})
 

@@ -88,7 +88,11 @@ def list_studies(
     after: After = 0,
     limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
     live: Annotated[bool, Query(description="only studies that are RUNNING, PAUSED or STOPPING")] = False,
-    newest_first: Annotated[bool, Query(description="order by descending id")] = False,
+    sort: Annotated[
+        Literal["id", "name", "owner", "project", "state"],
+        Query(description="order; by state, those that run are first"),
+    ] = "id",
+    newest_first: Annotated[bool, Query(description="the reverse order: by id, the newest are first")] = False,
     owner: Annotated[str | None, Query(description="only studies that this user has submitted")] = None,
     project: Annotated[str | None, Query(description="only studies of this project")] = None,
     state: Annotated[
@@ -100,7 +104,7 @@ def list_studies(
     ] = "",
     archived: Annotated[Literal["no", "only", "all"], Query(description="whether to list archived studies")] = "no",
 ) -> Page[StudyView]:
-    """List all studies that you may read, by ascending id."""
+    """List all studies that you may read, by ascending id or as `sort` says."""
     projects = access.projects
     if project is not None:
         projects = [project] if access.may(Role.VIEWER, project) else []
@@ -108,6 +112,7 @@ def list_studies(
         after=after,
         limit=limit + 1,
         live=live,
+        sort=sort,
         newest_first=newest_first,
         owner=owner,
         projects=projects,

@@ -131,15 +131,13 @@ export function checkpointAddress(studyId, number) {
 }
 
 /**
- * The newest studies with an id < `before` (0: the newest of all): {items, next}.
- * @param {number} [before]
- * @param {{words: string, archived: boolean}} [chosen] only those with these words, and those that are archived
+ * A page of the studies behind `after` (0: the first): {items, next}.
+ * @param {number} [after]
+ * @param {Record<string, string>} [query] which, and in which order; the newest first without it
  * @returns {Promise<Answers.Page_StudyView_>}
  */
-export function studies(before = 0, { words, archived } = { words: "", archived: false }) {
-  const query = new URLSearchParams({ newest_first: "true", limit: String(STUDIES), after: String(before), words });
-  if (archived) query.set("archived", "only");
-  return request(`/v1/studies?${query}`);
+export function studies(after = 0, query = { newest_first: "true" }) {
+  return request(`/v1/studies?${new URLSearchParams({ limit: String(STUDIES), after: String(after), ...query })}`);
 }
 
 /**

@@ -1,4 +1,4 @@
-// The page of all studies, newest first.
+// The page of all studies, the newest first unless another order is chosen.
 
 import * as api from "./client.js";
 import { byId, setText } from "./elements/dom.js";
@@ -14,7 +14,7 @@ const state = new StudiesState();
 const page = new Page(state);
 const loadPage = async (/** @type {number} */ before) => {
   const chosen = state.chosen;
-  const found = await api.studies(before, chosen);
+  const found = await api.studies(before, state.query);
   if (chosen === state.chosen) state.keepPage(found);
 };
 

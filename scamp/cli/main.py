@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -140,6 +140,7 @@ def list_studies(
     owner: Annotated[str | None, typer.Option(help="only those of this user")] = None,
     project: Annotated[str | None, typer.Option(help="only those of this project")] = None,
     archived: Annotated[bool, typer.Option("--archived", help="archived ones instead")] = False,
+    sort: Annotated[Literal["id", "name", "owner", "project", "state"], typer.Option(help="order of the list")] = "id",
     address: Address = "",
     token: Token = "",
     as_json: AsJson = False,
@@ -153,7 +154,7 @@ def list_studies(
         "project": project,
         "words": " ".join(words or ()),
     }
-    studies = list(client.studies(**filters, archived="only" if archived else "no"))
+    studies = list(client.studies(**filters, archived="only" if archived else "no", sort=sort))
     if as_json:
         print(json.dumps(studies))
         return

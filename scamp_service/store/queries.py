@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -275,17 +275,31 @@ _STUDY_FILTERS: Mapping[str, sa.ColumnElement[bool]] = {
 }
 
 
+STUDY_SORTS: Mapping[str, Callable[[Any], Any]] = {
+    "id": lambda columns: columns.id,
+    "name": lambda columns: func.lower(columns.name),
+    "owner": lambda columns: columns.owner,
+    "project": lambda columns: columns.project,
+    "state": lambda columns: sa.case({state.value: at for at, state in enumerate(StudyState)}, value=columns.state),
+}
+"""Orders of studies by name: what of their columns ascends. Ids break ties."""
+
+
 @cache
-def studies(live: bool, newest_first: bool, filters: frozenset[str]) -> sa.Select[Any]:
+def studies(live: bool, reverse: bool, filters: frozenset[str], sort: str = "id") -> sa.Select[Any]:
     """A page of studies; ``filters`` are parameters: ``after``, and those of ``_STUDY_FILTERS``."""
-    column = schema.studies.c.id
     statement = select_fields(schema.studies, Study).where(_exists).limit(bindparam("limit"))
     if live:
         statement = statement.where(one_of(schema.studies.c.state, *sorted(LIVE_STUDIES)))
     statement = statement.where(*(_STUDY_FILTERS[name] for name in sorted(filters & _STUDY_FILTERS.keys())))
+    keys = [STUDY_SORTS[sort](_S), _S.id] if sort != "id" else [_S.id]
     if "after" in filters:
-        statement = statement.where(column < bindparam("after") if newest_first else column > bindparam("after"))
-    return statement.order_by(column.desc() if newest_first else column)
+        last = schema.studies.alias()
+        of_last = select(STUDY_SORTS[sort](last.c)).where(last.c.id == bindparam("after")).scalar_subquery()
+        after = sa.tuple_(of_last, bindparam("after")) if sort != "id" else bindparam("after")
+        place = sa.tuple_(*keys) if sort != "id" else _S.id
+        statement = statement.where(place < after if reverse else place > after)
+    return statement.order_by(*(key.desc() if reverse else key for key in keys))
 
 
 @cache

@@ -25,12 +25,12 @@ export function listPanel({ state, page, loadPage }) {
   async function refreshOne(id) {
     const study = await api.listedStudy(id);
     if (!study || (state.isChosen && !state.studies.has(id))) return; // not among those that are chosen
-    if (study.archived === state.chosen.archived) state.keep([study]);
+    if (state.isListed(study)) state.keep([study]);
     else state.forget(id);
   }
 
   function draw() {
-    const listed = state.newestFirst;
+    const { listed } = state;
     const ended = `${count(listed.length - state.numLive)}${state.older === null ? "" : " or more"} ended`;
     setText(byId("summary"), listed.length ? `${count(state.numLive)} running, ${ended}` : "");
     if (!listed.length && state.isChosen) setText(byId("summary"), "There are no such studies.");

@@ -1,6 +1,6 @@
-// Finds studies by words, and those that are archived. The address of the page keeps what is chosen.
+// Chooses which studies are listed, and in which order. The address of the page keeps what is chosen.
 
-import { byId } from "../elements/dom.js";
+import { byId, h, keyed } from "../elements/dom.js";
 
 /** @import { Panel } from "../page.js" */
 /** @import { StudiesContext } from "./state.js" */
@@ -13,26 +13,26 @@ const REST_MS = 250;
  */
 export function searchPanel({ state, page, loadPage }) {
   const form = byId("search", HTMLFormElement);
-  const [words, archived] = ["words", "archived"].map(
-    (name) => /** @type {HTMLInputElement} */ (form.elements.namedItem(name)),
-  );
+  const inputs = [.../** @type {NodeListOf<HTMLInputElement>} */ (form.querySelectorAll("[name]"))];
   const query = new URLSearchParams(location.search);
-  words.value = query.get("words") ?? "";
-  archived.checked = query.has("archived");
+  for (const input of inputs) {
+    if (input.type === "checkbox") input.checked = query.has(input.name);
+    else input.value = query.get(input.name) ?? "";
+  }
+  /** @type {Record<"owner" | "project", Set<string>>} those of all studies that were listed */
+  const known = { owner: new Set(), project: new Set() };
+  const chosen = () =>
+    Object.fromEntries(
+      [...new FormData(form)].map(([name, value]) => [name, String(value).trim()]).filter(([, value]) => value),
+    );
   state.chosen = chosen();
   let timer = 0;
-
-  function chosen() {
-    return { words: words.value.trim(), archived: archived.checked };
-  }
 
   form.addEventListener("input", () => {
     clearTimeout(timer);
     timer = window.setTimeout(() => {
       state.choose(chosen());
-      const kept = new URLSearchParams();
-      if (state.chosen.words) kept.set("words", state.chosen.words);
-      if (state.chosen.archived) kept.set("archived", "1");
+      const kept = new URLSearchParams(state.chosen);
       history.replaceState(null, "", kept.size ? `?${kept}` : location.pathname);
       page.run(() => loadPage(0));
     }, REST_MS);
@@ -41,6 +41,14 @@ export function searchPanel({ state, page, loadPage }) {
 
   return {
     shows: ["studies"],
-    draw: () => (form.hidden = !state.studies.size && !state.isChosen),
+    draw() {
+      form.hidden = !state.studies.size && !state.isChosen;
+      for (const [name, values] of Object.entries(known)) {
+        for (const study of state.listed) values.add(study[/** @type {"owner" | "project"} */ (name)]);
+        values.delete("");
+        keyed(byId(`${name}s`), [...values].sort(), String, (value) => h("option", { value }));
+      }
+      byId("by-owner").hidden = !known.owner.size && !state.chosen.owner;
+    },
   };
 }

@@ -14,6 +14,9 @@ import { LIVE_STUDY } from "../states.js";
  * @property {(before: number) => Promise<void>} loadPage
  */
 
+const BY_API = new Set(["name", "owner", "project", "state"]); // orders in which it sends studies, page by page
+const STATES = ["RUNNING", "PAUSED", "STOPPING", "COMPLETED", "STOPPED", "FAILED", "EXTERNAL"];
+
 export class StudiesState extends PageState {
   constructor() {
     super();
@@ -21,7 +24,8 @@ export class StudiesState extends PageState {
     this.studies = new Map();
     /** @type {number | null | undefined} cursor of older studies; null: there are none; undefined: nothing is loaded */
     this.older = undefined;
-    this.chosen = { words: "", archived: false };
+    /** @type {Record<string, string>} what the form at the top says, without what is empty */
+    this.chosen = {};
     this.on = { study: (/** @type {StudyEvent} */ event) => this.onStudy(event) };
   }
 
@@ -29,21 +33,45 @@ export class StudiesState extends PageState {
     return this.older !== undefined;
   }
 
-  get newestFirst() {
-    return [...this.studies.values()].sort((a, b) => b.id - a.id);
+  /** The studies in the order that is chosen. */
+  get listed() {
+    return sorted([...this.studies.values()], this.chosen.sort);
   }
 
   get numLive() {
     return [...this.studies.values()].filter((study) => LIVE_STUDY.has(study.state)).length;
   }
 
+  /** Whether only some studies are listed. */
   get isChosen() {
-    return this.chosen.words !== "" || this.chosen.archived;
+    return Object.keys(this.chosen).some((name) => name !== "sort");
+  }
+
+  /**
+   * What the API is asked for.
+   * @returns {Record<string, string>}
+   */
+  get query() {
+    const { sort = "newest", archived, ...query } = this.chosen;
+    if (archived) query.archived = "only";
+    if (BY_API.has(sort)) query.sort = sort;
+    else if (sort !== "oldest") query.newest_first = "true";
+    return query;
+  }
+
+  /**
+   * Whether a study that has changed is still among those that are chosen.
+   * @param {StudyView} study
+   */
+  isListed(study) {
+    const { archived, state } = this.chosen;
+    const is = study.state === "PAUSED" ? "RUNNING" : study.state;
+    return study.archived === Boolean(archived) && (!state || is === state);
   }
 
   /**
    * Forget what is listed, and list what is chosen now.
-   * @param {{words: string, archived: boolean}} chosen
+   * @param {Record<string, string>} chosen
    */
   choose(chosen) {
     this.chosen = chosen;
@@ -75,4 +103,31 @@ export class StudiesState extends PageState {
   onStudy({ study_id: id, data }) {
     if (data.state === "DELETED" && id !== null) this.forget(id);
   }
+}
+
+/**
+ * By order: what of a study ascends. By the best value only those that are listed are sorted.
+ * @type {Record<string, (study: StudyView) => string | number>}
+ */
+const KEYS = {
+  newest: ({ id }) => -id,
+  oldest: ({ id }) => id,
+  name: ({ name }) => name.toLowerCase(),
+  owner: ({ owner }) => owner,
+  project: ({ project }) => project,
+  state: ({ state }) => STATES.indexOf(state),
+  best: ({ best, spec }) => (best ? Number(best.value) * (spec.objective.direction === "minimize" ? 1 : -1) : Infinity),
+};
+
+/**
+ * @param {StudyView[]} studies
+ * @param {string} [order]
+ * @returns {StudyView[]}
+ */
+export function sorted(studies, order = "newest") {
+  const keyOf = KEYS[order] ?? KEYS.newest;
+  return studies.toSorted((a, b) => {
+    const [one, other] = [keyOf(a), keyOf(b)];
+    return one < other ? -1 : one > other ? 1 : a.id - b.id;
+  });
 }

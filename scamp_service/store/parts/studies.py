@@ -126,6 +126,7 @@ class Studies(WritingPart):
         after: int = 0,
         limit: int = 100,
         live: bool = False,
+        sort: str = "id",
         newest_first: bool = False,
         owner: str | None = None,
         projects: Sequence[str] | None = None,
@@ -134,9 +135,9 @@ class Studies(WritingPart):
         words: str = "",
         archived: bool | None = None,
     ) -> list[Study]:
-        """Studies with id > ``after``, by ascending id; with ``live`` only those RUNNING or STOPPING.
+        """Studies behind ``after`` (0: from the first), by ascending id; with ``live`` only those RUNNING or STOPPING.
 
-        With ``newest_first`` studies with id < ``after`` (0: from the newest), by descending id. The others choose
+        ``sort`` names another order (``queries.STUDY_SORTS``), and ``newest_first`` reverses it. The others choose
         where they are not None: ``projects`` and ``states`` are several, and each of the first ``words`` must be part
         of a study's name, tags, note, owner or project.
         """
@@ -145,7 +146,7 @@ class Studies(WritingPart):
         for index, word in enumerate(words.lower().split()[: queries.MOST_WORDS]):
             filters[f"word{index}"] = _like(word)
         present = {name: value for name, value in filters.items() if value is not None}
-        return self._all(Study, queries.studies(live, newest_first, frozenset(present)), limit=limit, **present)
+        return self._all(Study, queries.studies(live, newest_first, frozenset(present), sort), limit=limit, **present)
 
     def live(self) -> Iterator[Study]:
         """Yield all studies that are RUNNING or STOPPING, by ascending id."""

@@ -84,6 +84,14 @@ def test_a_study_is_described_found_and_archived(browser: Browser, tmp_path: Pat
         expect(page.locator("#summary")).to_have_text("There are no such studies.")  # live
         page.check("[name=archived]")
         expect(page.locator("#rows .name")).to_have_text("resnet")
+        page.goto(f"{address}/?archived=1&state=COMPLETED")
+        expect(page.locator("#summary")).to_have_text("There are no such studies.")
+        page.select_option("[name=state]", "RUNNING")
+        expect(page.locator("#rows .name")).to_have_text("resnet")
+        store.requests.describe(2, {"archived": True}, now=3.0)
+        page.select_option("[name=sort]", "name")
+        expect(page.locator("#rows .name")).to_have_text(["resnet", "spirals"])
+        assert page.url.endswith("/?state=RUNNING&sort=name&archived=1")
         page.close()
     store.close()
 

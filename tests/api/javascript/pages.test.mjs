@@ -67,14 +67,14 @@ test("a deleted study leaves the list", () => {
     next: null,
   });
   assert.deepEqual(
-    state.newestFirst.map((study) => study.id),
+    state.listed.map((study) => study.id),
     [2, 1],
   );
   assert.equal(state.numLive, 1);
   state.on.study({ study_id: 2, data: { state: "STOPPED" } });
   state.on.study({ study_id: 1, data: { state: "DELETED" } });
   assert.deepEqual(
-    state.newestFirst.map((study) => study.id),
+    state.listed.map((study) => study.id),
     [2],
   );
 });

@@ -68,3 +68,18 @@ def test_studies_are_chosen_by_tag_state_owner_and_archive(studies: Store) -> No
     assert (ids(archived=True), ids(archived=False)) == ([2], [1, 3])
     assert ids(states=[StudyState.STOPPING]) == [3]
     assert ids(owner="anna", projects=["p2", "p3"]) == [2]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("sort", "ids"),
+    [("id", [1, 2, 3]), ("name", [3, 1, 2]), ("owner", [1, 2, 3]), ("project", [1, 2, 3]), ("state", [3, 1, 2])],
+)
+def test_studies_come_in_pages_in_any_order(studies: Store, sort: str, ids: list[int], reverse: bool) -> None:
+    for ended in (1, 2):
+        assert studies.studies.move(ended, [StudyState.RUNNING], StudyState.COMPLETED, now=9.0)
+    studies.requests.describe(3, {"name": "another"}, now=9.0)
+    read: list[int] = []
+    while page := studies.studies.page(sort=sort, newest_first=reverse, after=read[-1] if read else 0, limit=1):
+        read += [study.id for study in page]
+    assert read == (ids[::-1] if reverse else ids)
