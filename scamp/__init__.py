@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "scamp.client": ("Client", "submit"),
     "scamp.errors": ("Conflict", "InvalidInput", "NotFound", "Refused", "ScampError", "Unavailable"),
+    "scamp.trackers.mirroring": ("mirror",),
     "scamp.user_code.bundling": ("bundle_code",),
     "scamp.workload.protocol": (
         *("Batch", "Chain", "Context", "Divided", "Experts", "Parts", "Phase"),

@@ -2,6 +2,7 @@
 
 from scamp.client import Client, submit
 from scamp.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
+from scamp.trackers.mirroring import mirror
 from scamp.user_code.bundling import bundle_code
 from scamp.workload.protocol import (
     Batch,
@@ -53,6 +54,7 @@ __all__ = [
     "bundle_code",
     "hints",
     "inheritance",
+    "mirror",
     "submit",
 ]
 

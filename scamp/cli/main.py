@@ -19,6 +19,7 @@ from scamp.cli import interrupts
 from scamp.cli.accounts import app as accounts
 from scamp.cli.exchanging import app as exchanging
 from scamp.cli.following import CHECKING, tail, warn, word_of
+from scamp.cli.mirroring import app as mirroring
 from scamp.cli.notices import app as notices
 from scamp.cli.progress import EXPLAINED, closing_words, leaderboard, listed_line, live_view, reasons
 from scamp.cli.service import Address, SomeTrials, StudyId, Token, client_of
@@ -340,3 +341,4 @@ app.add_typer(accounts)
 app.add_typer(trial_files)
 app.add_typer(what_if)
 app.add_typer(notices)
+app.add_typer(mirroring)
