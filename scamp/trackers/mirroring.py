@@ -6,14 +6,14 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
 from scamp.client import Client
-from scamp.errors import InvalidInput, Unavailable
+from scamp.errors import InvalidInput, NotFound, Unavailable
 from scamp.installed import NotInstalled
 from scamp.trackers.run import Evaluation, Run, Tracker
 
@@ -63,7 +63,8 @@ def mirror(client: Client, study_id: int, *targets: str, dashboard: str | None =
         for events in _batches(client.events(study["last_event_id"], study_id=study_id)):
             numbers |= {event["trial_id"]: event["data"]["number"] for event in events if event["kind"] == "trial"}
             for number in {numbers[event["trial_id"]]: None for event in events if event["trial_id"] in numbers}:
-                write(client.trial(study_id, number))
+                with suppress(NotFound):  # it may have been deleted meanwhile; what was written of it stays
+                    write(client.trial(study_id, number))
             if any(event["kind"] == "study" for event in events) and client.study(study_id)["finished_at"]:
                 break
         for trial in client.trials(study_id):
