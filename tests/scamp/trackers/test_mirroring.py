@@ -330,7 +330,7 @@ def test_a_missing_package_is_named(service: tuple[str, Store, Study], monkeypat
         Client(service[0]) as client,
         pytest.raises(NotInstalled, match=r"mlflow needs .*: pip install mlflow-skinny$"),
     ):
-        mirroring.mirror(client, 1, "mlflow=sqlite:///x.db")
+        mirroring.mirror(client, 1, "mlflow=http://127.0.0.1:9")
 
 
 def test_a_tracker_that_cannot_be_written_is_an_error_in_words(
