@@ -92,6 +92,7 @@ class Admission:
     async def _submit(self, body: bytes, content_type: str, key: str | None, store: Store, access: Access) -> Study:
         spec, code = await self._in(self._parsers, lambda: self._parse(body, content_type, access))
         self._settings.expect_priority(spec.project, spec.priority)
+        store.users.expect_priority(access.name, spec.priority)
         self._settings.expect_receivers(spec.notify)
         sha256 = None if code is None else await self._in(self._parsers, lambda: hashlib.sha256(code).hexdigest())
         if key is not None and spec.space:

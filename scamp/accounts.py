@@ -37,7 +37,8 @@ class Users:
         return self._http.request("POST", "/v1/users", json=body)
 
     def change(self, name: str, **changes: Any) -> JsonObject:
-        """Change is_admin, email, password or is_disabled of a user. Raises ``NotFound`` and ``Conflict``."""
+        """Change is_admin, email, password, is_disabled, or the quotas devices, trials, device_hours (a month) and
+        max_priority of a user, None for no limit. Raises ``NotFound`` and ``Conflict``."""
         return self._http.change("PATCH", f"/v1/users/{quote(name, safe='')}", json=changes)
 
     def grant(self, name: str, role: str | None, project: str = "default") -> None:

@@ -146,6 +146,14 @@ class Client:
         body = {key: value for key, value in changes.items() if value is not None}
         return self._http.change("PATCH", f"/v1/studies/{study_id}", json=body)
 
+    def usage(self, *, first: str | None = None, last: str | None = None, by: str = "month") -> Sequence[JsonObject]:
+        """Device-hours by period (``by``: day, week or month), project and owner, from day ``first`` to ``last``.
+
+        Days are in UTC, such as 2026-03-01. Without them it is this month until now.
+        """
+        params = {key: value for key, value in (("first", first), ("last", last), ("by", by)) if value is not None}
+        return cast(Sequence[JsonObject], self._http.request("GET", "/v1/usage", params=params))
+
     def stop(self, study_id: int) -> JsonObject:
         """Ask the service to stop a study, and return it; no effect when it has ended."""
         return self._http.change("POST", f"/v1/studies/{study_id}:stop")

@@ -36,12 +36,13 @@ class ProjectSettings(BaseModel):
     weight: float = Field(default=1.0, description="share of the devices, relative to other projects", gt=0)
     devices: int | None = Field(default=None, description="most devices at once", ge=1)
     trials: int | None = Field(default=None, description="most running trials at once", ge=1)
+    device_hours: float | None = Field(default=None, description="most devices × hours in a calendar month", gt=0)
     mib_hours: float | None = Field(default=None, description="most MiB × hours in all", gt=0)
     max_priority: int | None = Field(default=None, description="largest priority of its studies", ge=-100, le=100)
 
     def to_project(self) -> Project:
         """The project as placement knows it."""
-        return Project(self.weight, self.devices, self.trials, self.mib_hours)
+        return Project(self.devices, self.trials, self.device_hours, self.mib_hours, self.weight)
 
 
 class OidcSettings(BaseModel):

@@ -198,10 +198,14 @@ def describe_study(study_id: StudyId, description: Description, store: TheStore)
 
 
 @router.post("/studies/{study_id}:prioritize", responses=problems(404, 409, 422))
-def prioritize_study(study_id: StudyId, body: Priority, store: TheStore, settings: TheSettings) -> StudyDetail:
-    """Give a study another priority, at most the largest of its project. The next trial that starts follows it."""
+def prioritize_study(
+    study_id: StudyId, body: Priority, store: TheStore, settings: TheSettings, access: TheAccess
+) -> StudyDetail:
+    """Give a study another priority, at most the largest of its project and yours. The next trial that starts follows
+    it."""
     store.studies.get(study_id)
     settings.expect_priority(store.studies.project(study_id), body.priority)
+    store.users.expect_priority(access.name, body.priority)
     store.requests.prioritize(study_id, body.priority, now=time.time())
     return _detail(store, store.studies.get(study_id))
 
@@ -227,6 +231,7 @@ def clone_study(
     original = store.studies.get(study_id)
     spec = _spec_to_run_again(original, clone.name)
     settings.expect_priority(spec.project, spec.priority)
+    store.users.expect_priority(access.name, spec.priority)
     settings.expect_receivers(spec.notify)
     key = _key_of(access, idempotency_key)
     study = store.studies.create(

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -26,13 +27,17 @@ from api.views.users import (
     NewTokenView,
     NewUser,
     NewUserView,
+    Period,
     TokenView,
     UserView,
+    UseView,
 )
 from api.views.view import Page
+from placement.packing.device_time import DeviceTime, day_of
 from scamp_service.access.model import Access, AuditEntry, Role, Token, User, UserKind
 from scamp_service.access.passwords import hash_password
 from scamp_service.errors import Forbidden, InvalidInput
+from scamp_service.store.access.users import LIMITS
 from scamp_service.store.store import Store
 
 router = APIRouter(prefix="/v1", tags=["users"])
@@ -91,15 +96,16 @@ def create_user(new: NewUser, request: Request, store: TheStore, access: TheAcce
 @router.patch("/users/{name}", responses=problems(404, 409, 422))
 def change_user(name: UserName, changed: ChangedUser, store: TheStore, access: TheAccess) -> UserView:
     """Change a user. Only for admins, but everybody may change one's own address and password."""
-    fields = changed.model_dump(exclude_none=True)
+    fields = changed.model_dump(exclude_none=True, exclude=set(LIMITS))
+    limits = changed.model_dump(exclude_unset=True, include=set(LIMITS))
     is_own = name == access.name and access.is_whole
-    if not (is_own and fields.keys() <= {"email", "password"}):
+    if limits or not (is_own and fields.keys() <= {"email", "password"}):
         expect_to_manage(access)
     if "password" in fields:
         if store.users.get(name).kind is UserKind.SERVICE:
             raise InvalidInput("a service has tokens, but no password")
         fields["password"] = hash_password(fields["password"])
-    user = store.users.change(name, **fields, now=time.time())
+    user = store.users.change(name, **fields, limits=limits, now=time.time())
     return _user_view(user, _roles(store).get(name, {}))
 
 
@@ -167,6 +173,34 @@ def list_changes(
     store.studies.get(study_id)
     rows = store.audit.page(after=after, limit=limit + 1, study_id=study_id)
     return page_of(request, response, rows, limit, lambda row: row.id, lambda row: _audit_view(row, access))
+
+
+@router.get("/usage", responses=problems(422))
+def get_usage(
+    store: TheStore,
+    access: TheAccess,
+    first: Annotated[date | None, Query(description="first day (UTC); default: the first of this month")] = None,
+    last: Annotated[date | None, Query(description="last day (UTC); default: today")] = None,
+    by: Annotated[Period, Query(description="periods by which it is summed up")] = Period.MONTH,
+) -> list[UseView]:
+    """Get the devices × hours of each owner in each project that you may read, by period; also of deleted studies."""
+    now = time.time()
+    last = last or day_of(now)
+    sums: dict[tuple[date, str, str], DeviceTime] = {}
+    for use in store.usage.of_days(first or last.replace(day=1), last, now=now):
+        if access.projects is None or use.project in access.projects:
+            key = by.first_day(use.day), use.project, use.owner
+            sums[key] = sums.get(key, DeviceTime()) + use.time
+    return [
+        UseView(
+            period=period,
+            project=project,
+            owner=owner,
+            device_hours=held.device_seconds / 3600,
+            mib_hours=held.mib_seconds / 3600,
+        )
+        for (period, project, owner), held in sorted(sums.items())
+    ]
 
 
 @router.get("/audit", responses=problems())

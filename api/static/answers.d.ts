@@ -1061,9 +1061,29 @@ export interface TrialView {
   priority: number;
 }
 
+export interface UseView {
+  /** first day of the period (UTC) */
+  period: string;
+  project: string;
+  /** user; empty where there were no users */
+  owner: string;
+  /** devices × hours */
+  device_hours: number;
+  /** MiB × hours that were reserved */
+  mib_hours: number;
+}
+
 export type UserKind = "person" | "service";
 
 export interface UserView {
+  /** most devices at once, over all trials */
+  devices?: number | null;
+  /** most trials that run at once */
+  trials?: number | null;
+  /** most devices × hours a month */
+  device_hours?: number | null;
+  /** largest priority of studies */
+  max_priority?: number | null;
   name: string;
   kind: UserKind;
   /** of the whole service */

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from api.views.studies import RequestBody
 from api.views.view import Time, View
@@ -27,7 +29,16 @@ class MeView(View):
     project: Annotated[str | None, Field(description="the only project of this token; null: all of the user's")]
 
 
-class UserView(View):
+class Limits(BaseModel):
+    """Quotas of a user; null: no limit."""
+
+    devices: Annotated[int | None, Field(ge=1, le=10**6, description="most devices at once, over all trials")] = None
+    trials: Annotated[int | None, Field(ge=1, le=10**6, description="most trials that run at once")] = None
+    device_hours: Annotated[float | None, Field(gt=0, le=1e9, description="most devices × hours a month")] = None
+    max_priority: Annotated[int | None, Field(ge=-100, le=100, description="largest priority of studies")] = None
+
+
+class UserView(View, Limits):
     """A user."""
 
     name: str
@@ -56,8 +67,8 @@ class NewUserView(View):
     secret: str
 
 
-class ChangedUser(RequestBody):
-    """Changes of a user; what is left out stays."""
+class ChangedUser(RequestBody, Limits):
+    """Changes of a user; what is left out stays. A quota of null is none."""
 
     is_admin: bool | None = None
     email: Annotated[str | None, Field(max_length=300)] = None
@@ -120,6 +131,34 @@ class AuditView(View):
     action: Annotated[str, Field(examples=["submit"])]
     study_id: int | None
     detail: dict[str, Any]
+
+
+class UseView(View):
+    """Device time that the studies of one owner in one project have held in one period."""
+
+    period: Annotated[date, Field(description="first day of the period (UTC)")]
+    project: str
+    owner: Annotated[str, Field(description="user; empty where there were no users")]
+    device_hours: Annotated[float, Field(description="devices × hours")]
+    mib_hours: Annotated[float, Field(description="MiB × hours that were reserved")]
+
+
+class Period(StrEnum):
+    """Periods of time by which use is summed up."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+    def first_day(self, day: date) -> date:
+        """The first day of the period that has this one; a week begins on Monday."""
+        match self:
+            case Period.DAY:
+                return day
+            case Period.WEEK:
+                return day - timedelta(days=day.weekday())
+            case Period.MONTH:
+                return day.replace(day=1)
 
 
 Format = Literal["json", "csv"]

@@ -22,7 +22,16 @@ Name = Annotated[str, typer.Argument(help="name of the user")]
 Project = Annotated[str, typer.Option(help="the project")]
 TokenRole = Annotated[str, typer.Option(help="what it may do at most: viewer, editor or admin")]
 OneProject = Annotated[str | None, typer.Option(help="the only project that it is for; default: all of the user's")]
+Limit = Annotated[str | None, typer.Option(help="most devices at once, over all trials of the user, or none")]
 Days = Annotated[float | None, typer.Option(help="days until it expires; 0: it never does")]
+
+
+LIMITS = {
+    "devices": "devices",
+    "trials": "trials",
+    "device_hours": "device-hours",
+    "max_priority": "as priority",
+}
 
 
 @users.command(name="list")
@@ -32,12 +41,13 @@ def list_users(address: Address = "", token: Token = "", as_json: AsJson = False
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table("User", "Roles", "Since", "", box=None)
+    table = Table("User", "Roles", "Quota", "Since", "", box=None)
     for row in rows:
         roles = [f"{role} in {project}" for project, role in row["roles"].items()]
         roles = ["admin of the service"] * row["is_admin"] + roles
+        limits = [f"{row[key]:g} {words}" for key, words in LIMITS.items() if row[key] is not None]
         notes = ["service"] * (row["kind"] == "service") + ["disabled"] * (row["disabled_at"] is not None)
-        table.add_row(row["name"], ", ".join(roles), _day(row["created_at"]), ", ".join(notes))
+        table.add_row(row["name"], ", ".join(roles), ", ".join(limits), _day(row["created_at"]), ", ".join(notes))
     out.print(table if rows else "there are no users: whoever reaches the service may do everything")
 
 
@@ -84,14 +94,20 @@ def change_user(
     disabled: Annotated[bool | None, typer.Option("--disable/--enable", help="refuse all its tokens")] = None,
     email: Annotated[str | None, typer.Option(help="address for mail")] = None,
     password: Annotated[bool, typer.Option("--password", help="ask for a new password")] = False,
+    devices: Limit = None,
+    trials: Annotated[str | None, typer.Option(help="most trials that run at once, or none")] = None,
+    device_hours: Annotated[str | None, typer.Option(help="most devices × hours in a calendar month, or none")] = None,
+    max_priority: Annotated[str | None, typer.Option(help="largest priority of the user's studies, or none")] = None,
     address: Address = "",
     token: Token = "",
 ) -> None:
     """Change a user; everybody may change one's own address and password."""
     changes: dict[str, Any] = {"is_admin": admin, "is_disabled": disabled, "email": email}
+    limits = {"devices": devices, "trials": trials, "device_hours": device_hours, "max_priority": max_priority}
     if password:
         changes["password"] = typer.prompt("New password", hide_input=True, confirmation_prompt=True)
     changes = {key: value for key, value in changes.items() if value is not None}
+    changes |= {key: None if text == "none" else text for key, text in limits.items() if text is not None}
     client_of(address, token, to_change=True).users.change(name, **changes)
 
 
@@ -140,6 +156,29 @@ def revoke_token(
 ) -> None:
     """Make a token invalid for ever, and end the sessions that began with it."""
     client_of(address, token, to_change=True).tokens.revoke(number)
+
+
+@app.command()
+def usage(
+    first: Annotated[str | None, typer.Option(help="first day, such as 2026-03-01; default: of this month")] = None,
+    last: Annotated[str | None, typer.Option(help="last day; default: today")] = None,
+    by: Annotated[str, typer.Option(help="sum up by day, week or month")] = "month",
+    address: Address = "",
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show how many device-hours each owner has used in each project."""
+    rows = client_of(address, token).usage(first=first, last=last, by=by)
+    if as_json:
+        print(json.dumps(rows))
+        return
+    table = Table("From", "Project", "Owner", "Device-hours", "GiB·hours", box=None)
+    for row in rows:
+        hours = f"{row['device_hours']:.2f}", f"{row['mib_hours'] / 1024:.2f}"
+        table.add_row(row["period"], row["project"], row["owner"] or "–", *hours)
+    total = sum(row["device_hours"] for row in rows)
+    table.caption = f"{total:.2f} device-hours in all"
+    out.print(table if rows else "no device was used in this time")
 
 
 @app.command()

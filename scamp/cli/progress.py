@@ -67,6 +67,8 @@ def listed_line(study: Mapping[str, Any], width: int) -> str:
         words.append(f"project {spec['project']}")
     if spec.get("priority", 0):
         words.append(f"priority {spec['priority']}")
+    if seconds := study.get("device_seconds"):
+        words.append(f"{seconds / 3600:.3g} device-hours")
     words += [f"#{tag}" for tag in study.get("tags", ())]
     if study.get("owner"):
         words.append(f"by {study['owner']}")

@@ -44,6 +44,10 @@ class User:
     email: str
     created_at: float
     disabled_at: float | None = None
+    devices: int | None = None  # most at once, as the next three None without a limit
+    trials: int | None = None  # most at once
+    device_hours: float | None = None  # most in a calendar month
+    max_priority: int | None = None  # of studies
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,6 @@ class Controller:
     ) -> None:
         self._store, self._executor, self._sizer = store, executor, sizer
         self._packing = packing
-        self._project_of: dict[int, str] = {}  # study → its project, which never changes
         self._clock, self._monotonic = time_and_tokens.clock, time_and_tokens.monotonic
         self._new_token = time_and_tokens.new_token
         self._projection = Projection(store)
@@ -200,7 +199,8 @@ class Controller:
         failed = [t.id for t in trials if t.state is TrialState.WAITING and t.num_oom]
         refusals = self._dated_refusals()
         resumable = {t.id for t in trials if t.attempt and t.resumes and t.state is not TrialState.WAITING}
-        return Snapshot(
+        people = self._store.users.quotas() if waiting or running else {}
+        snapshot = Snapshot(
             now=self._clock(),
             studies=studies,
             trials=trials,
@@ -226,20 +226,11 @@ class Controller:
             former=self._former(attempts),
             refused=self._no_longer_refused(refusals, self._packing.to_plan_for(cluster).offer),
             failures=self._store.attempts.trial_runs(failed),
-            mib_seconds=self._mib_seconds() if waiting or running else {},
+            people=people,
         )
-
-    def _mib_seconds(self) -> dict[str, float]:
-        """MiB × seconds of attempts that have ended by project, if any project has a quota of them."""
-        mib_seconds: dict[str, float] = {}
-        if all(project.mib_hours is None for project in self._packing.projects.values()):
-            return mib_seconds
-        for study_id, held in self._store.counts.mib_seconds().items():
-            if study_id not in self._project_of:
-                self._project_of[study_id] = self._store.studies.project(study_id)
-            project = self._project_of[study_id]
-            mib_seconds[project] = mib_seconds.get(project, 0.0) + held
-        return mib_seconds
+        if snapshot.has_quotas_of_hours:
+            return replace(snapshot, held=self._store.usage.of_holders(snapshot.now))
+        return snapshot
 
     def _fronts(self, studies: Mapping[int, StudyRules], waiting: Sequence[Trial]) -> dict[int, dict[int, Values]]:
         """Trials on the Pareto fronts of the studies whose objectives are all predicted, if any of their trials waits.

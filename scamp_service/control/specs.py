@@ -69,7 +69,7 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         budget=budget,
         progress=Progress(study.state),
         search=search,
-        sharing=Sharing(spec.project, spec.priority, spec.paused),
+        sharing=Sharing(spec.project, study.owner, spec.priority, spec.paused),
         repeats=spec.repeats,
         plan=spec.given_plan,
         guard=spec.guard,

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from placement.packing.device_time import DeviceTime, day_of
+from placement.packing.projects import Quota
 from scamp_service.lifecycle import ENDED_WELL, StudyState, TrialState, WaitsFor, state_text
 from scamp_service.model import Event, Json, Study, Trial, WaitingTrials
 from scamp_service.receivers import Kind, Receiver
@@ -78,19 +80,27 @@ def trial_ended(event: Event, study: Study, trial: Trial, is_best: bool) -> list
 
 
 def quota_near(
-    quotas: Mapping[str, float], used: Mapping[str, float], live: Mapping[str, frozenset[int]], now: float
+    quotas: Mapping[str, Quota], used: Mapping[str, DeviceTime], live: Mapping[str, frozenset[int]], now: float
 ) -> list[Notice]:
-    """Notices of projects that have used up most of their MiB × hours. ``live`` are the studies of each that run."""
+    """Notices of projects and users that have used up most of their hours. ``live`` are the running studies of each."""
     notices = []
-    for project, quota in quotas.items():
-        share = used.get(project, 0.0) / quota
-        if percent := next((percent for percent in NEAR_PERCENTS if share >= percent / 100), 0):
-            then = "no other trial of it starts" if percent == 100 else "at 100 % no other trial of it starts"
-            text = f"Project “{project}” has used {100 * share:.0f} % of its {quota:g} MiB·hours; {then}."
-            data = {"project": project, "used_mib_hours": used.get(project, 0.0), "mib_hours": quota}
-            topic = f"quota {project} {percent} {quota:g}"
-            concerns = live.get(project, frozenset())
-            notices.append(Notice("quota.near", text, data, now, concerns=concerns, topic=topic))
+    for holder, quota in quotas.items():
+        time, month = used.get(holder, DeviceTime()), day_of(now).strftime("%Y-%m")
+        kind, _, name = holder.rpartition(" ")
+        for unit, seconds, most, words, period in (
+            ("device_hours", time.device_seconds, quota.device_hours, "device-hours of this month", month),
+            ("mib_hours", time.mib_seconds, quota.mib_hours, "MiB·hours", ""),
+        ):
+            share = seconds / 3600 / most if most else 0.0
+            if percent := next((percent for percent in NEAR_PERCENTS if share >= percent / 100), 0):
+                then = "no other trial of it starts" if percent == 100 else "at 100 % no other trial of it starts"
+                who = f"{(kind or 'project').capitalize()} “{name}”"
+                text = f"{who} has used {100 * share:.0f} % of {most:g} {words}; {then}."
+                data = {kind or "project": name, f"used_{unit}": seconds / 3600, unit: most}
+                topic = " ".join(filter(None, ("quota", holder, unit, f"{percent}", f"{most:g}", period)))
+                notices.append(
+                    Notice("quota.near", text, data, now, concerns=live.get(holder, frozenset()), topic=topic)
+                )
     return notices
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from placement.packing.projects import Quota, person
 from scamp_service.errors import Deposed, NotFound, Unavailable
 from scamp_service.lifecycle import ENDED_WELL, TrialState
 from scamp_service.model import Delivery, Event, Study
@@ -192,18 +193,15 @@ class Notifier:
         self._add(notices)
 
     def _near_quotas(self, live: Sequence[Study], now: float) -> list[Notice]:
-        projects = self._settings.projects
-        quotas = {name: project.mib_hours for name, project in projects.items() if project.mib_hours is not None}
+        quotas: dict[str, Quota] = {name: project.to_project() for name, project in self._settings.projects.items()}
+        quotas |= {person(name): quota for name, quota in self._store.users.quotas().items()}
         if not quotas:
             return []
-        used: dict[str, float] = {}
-        for study_id, seconds in self._store.counts.mib_seconds().items():
-            project = self._store.studies.project(study_id)
-            used[project] = used.get(project, 0.0) + seconds / 3600
-        of_project = {
-            name: frozenset(study.id for study in live if study.spec.get("project") == name) for name in quotas
-        }
-        return quota_near(quotas, used, of_project, now)
+        studies: dict[str, frozenset[int]] = {}
+        for study in live:
+            for holder in (study.project, person(study.owner)):
+                studies[holder] = studies.get(holder, frozenset()) | {study.id}
+        return quota_near(quotas, self._store.usage.of_holders(now), studies, now)
 
     def _idle_devices(self, now: float) -> list[Notice]:
         recorded = self._store.cluster.recorded()

@@ -111,11 +111,6 @@ WAITING_TRIALS = (
 )
 _tallies, _measured = schema.tallies, schema.measured
 TALLIES = select(_tallies.c.name, _tallies.c.num).where(_tallies.c.study_id == bindparam("study_id"))
-EVERY_TALLY = (
-    select(_tallies.c.study_id, _tallies.c.num)
-    .join(schema.studies, schema.studies.c.id == _tallies.c.study_id)
-    .where(_tallies.c.name == bindparam("name"), _exists)
-)
 TRIAL_TOTALS = (
     select(_tallies.c.name, func.sum(_tallies.c.num))
     .where(sa.or_(*(_tallies.c.name == state.value for state in TrialState if state is not TrialState.DELETED)))

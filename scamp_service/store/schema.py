@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
 from placement.model import Offer
+from placement.packing.device_time import DeviceTime
 from scamp_service.access.model import AuditEntry, Role, Token, User
 from scamp_service.model import Attempt, Choice, Delivery, Event, Json, LogLine, Metric, Sized, Study, Trial
 from scamp_service.store.tallies import Measurements
@@ -372,6 +373,15 @@ logs = Table(
     ForeignKeyConstraint(["trial_id", "attempt"], _OF_ATTEMPT, name="fk_logs_attempt"),
     UniqueConstraint("trial_id", "attempt", "rank", "seq", name="uq_logs_line"),
     Index("ix_scamp_logs_trial", "trial_id", "id"),
+)
+
+usage = Table(
+    "scamp_usage",
+    metadata,
+    Column("day", sa.Date, primary_key=True),  # in UTC
+    Column("owner", Text, primary_key=True),
+    Column("project", Text, primary_key=True),
+    *_columns(DeviceTime),
 )
 
 users = Table(

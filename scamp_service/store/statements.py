@@ -70,6 +70,7 @@ _attempt_event = (
 BEFORE_MOVE = select(*COUNTED, _T.c.started_at).where(_T.c.id == bindparam("id")).with_for_update()
 """A trial before a move, in the columns that a move needs. On PostgreSQL nobody else can change it before that."""
 STUDY_OF_TRIAL = select(_T.c.study_id).where(_T.c.id == bindparam("id"))
+OWNER_OF_STUDY = select(schema.studies.c.owner, schema.studies.c.project).where(schema.studies.c.id == bindparam("id"))
 LAST_CHOICE = select(_A.c.choice).where(_A.c.trial_id == bindparam("trial_id"), _A.c.attempt == bindparam("attempt"))
 OPEN_ON_STUDY = (
     select(_A.c.devices)
@@ -283,6 +284,14 @@ def tally(is_sqlite: bool, is_largest: bool) -> Any:
     larger = sa.case((table.c.num < inserted_num, inserted_num), else_=table.c.num)
     num = larger if is_largest else table.c.num + inserted_num
     return statement.on_conflict_do_update(index_elements=["study_id", "name"], set_={"num": num})
+
+
+@cache
+def add_usage(is_sqlite: bool) -> Any:
+    """INSERT of device time on a day, which adds to what the owner has used in the project on that day."""
+    table, statement = schema.usage, _insert(is_sqlite, schema.usage)
+    sums = {name: table.c[name] + statement.excluded[name] for name in ("device_seconds", "mib_seconds")}
+    return statement.on_conflict_do_update(index_elements=["day", "owner", "project"], set_=sums)
 
 
 @cache

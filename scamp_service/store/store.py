@@ -18,6 +18,7 @@ from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.access.audit import Audit
 from scamp_service.store.access.tokens import Tokens
+from scamp_service.store.access.usage import Usage
 from scamp_service.store.access.users import Users
 from scamp_service.store.database import Database
 from scamp_service.store.parts.attempts import Attempts
@@ -49,7 +50,7 @@ class Store:
     - ``external``: studies and trials that other programs run through Optuna. No lease fences these writes.
     - ``deliveries``: notices on their way to receivers
     - ``removals``: what the sweeper removes
-    - ``users``, ``tokens`` and ``audit``: who may do what, and who did what
+    - ``users``, ``tokens``, ``audit`` and ``usage``: who may do what, did what, and has held which devices
     """
 
     def __init__(self, url: str) -> None:
@@ -79,6 +80,7 @@ class Store:
         self.users = Users(database, actor=actor)
         self.tokens = Tokens(database, actor=actor)
         self.audit = Audit(database)
+        self.usage = Usage(database)
 
     def fenced(self, name: str, lease: Lease) -> Store:
         """This store for the holder of a lease: each of its writes raises ``Deposed`` once another one has taken it."""

@@ -100,7 +100,7 @@ def test_the_document_names_every_operation_and_all_that_it_refers_to(api: InPro
         "create_study", "list_studies", "get_study", "stop_study", "list_trials", "get_trial", "list_metrics",
         "get_timeline", "list_logs", "list_peaks", "list_learned", "get_cluster", "follow_events", "is_alive",
         "is_ready", "delete_study", "get_history", "list_curves", "get_order", "clone_study", "extend_study",
-            "retry_trials", "stop_trial", "change_trial", "delete_trial", "describe_study",
+            "retry_trials", "get_usage", "stop_trial", "change_trial", "delete_trial", "describe_study",
             "enqueue_trials", "get_candidates", "download_trials", "list_files", "get_file", "get_checkpoint",
             "get_importances", "get_lineage", "get_front", "what_if", "prioritize_study", "pause_study", "resume_study",
             "get_study_file", "get_study_code", "get_me", "list_users", "create_user", "change_user", "list_members",

@@ -96,7 +96,7 @@ def test_a_database_that_processes_can_share_is_accepted(url: str) -> None:
 
 def test_projects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCAMP_PROJECTS", '{"vision": {"weight": 2, "devices": 16}}')
-    assert Settings().projects["vision"].to_project() == Project(2.0, devices=16)
+    assert Settings().projects["vision"].to_project() == Project(weight=2.0, devices=16)
     monkeypatch.setenv("SCAMP_PROJECTS", '{"vision": {"max_priority": 50}}')
     monkeypatch.setenv("SCAMP_MAX_PRIORITY", "0")
     Settings().expect_priority("vision", 50)

@@ -351,7 +351,9 @@ class World:
                 order.trial_id, order.attempt, order.token, outcome, detail, now=self.clock.now
             )
             if accepted and outcome is Outcome.RESUMES_DIFFERENTLY and not gang.has_answer:
-                self._forget(order.trial_id)
+                stored = self.store.attempts.of_trial(order.trial_id)[order.attempt - 1].outcome
+                if stored is outcome:  # not if the gang was given up before
+                    self._forget(order.trial_id)
             if accepted and outcome is Outcome.DONE:
                 self.completed[order.trial_id] = max(order.attempt, self.completed.get(order.trial_id, 0))
             gang.has_answer = True

@@ -215,13 +215,13 @@ def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned |
 
 
 def _over_quota(s: Snapshot, queued: Iterable[Trial], over_quota: Mapping[int, str]) -> Iterator[MoveTrial]:
-    """Say why trials wait for a quota; one that is larger than the whole quota of its project is INFEASIBLE."""
+    """Say why trials wait for a quota; one that is larger than a whole quota is INFEASIBLE."""
     for trial in queued:
         reason = over_quota.get(trial.id)
         if reason is None:
             continue
         study = s.studies[trial.study_id]
-        quota = s.packing.projects[study.sharing.project].devices
+        quota = s.most_devices(trial.study_id)
         if quota is not None and sized_of(trial).demand.num_ranks > quota:
             changes = TrialChanges(family=study.family(trial), offer=None)
             yield MoveTrial(trial, TrialState.INFEASIBLE, reason, changes)

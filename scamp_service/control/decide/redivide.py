@@ -24,7 +24,7 @@ from scamp_service.control.decide.replan import (
     seconds_since_checkpoint,
     seconds_to_go,
 )
-from scamp_service.control.decide.rules.admission import in_start_order, used_up_projects
+from scamp_service.control.decide.rules.admission import in_start_order, used_up_studies
 from scamp_service.control.decide.rules.gangs import offer_choices, queued_of
 from scamp_service.control.decide.rules.growth import counted_seconds
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
@@ -56,8 +56,7 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
     running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
     if not studies or any(winds_down(attempt, running) for attempt in s.attempts):
         return
-    used_up = used_up_projects(s)
-    studies = frozenset(study for study in studies if s.studies[study].sharing.project not in used_up)
+    studies -= used_up_studies(s)
     jobs = list(_jobs(s, learned, studies, running))
     if not any(len(job.choices) > 1 for job in jobs):
         return

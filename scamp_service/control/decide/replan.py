@@ -17,9 +17,8 @@ from dataclasses import replace
 from estimators.model import Plan
 from placement.model import Cluster, Gang
 from placement.packing.ledger import Ledger
-from placement.packing.projects import NO_QUOTA
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
-from scamp_service.control.decide.rules.admission import used_up_projects
+from scamp_service.control.decide.rules.admission import used_up_studies
 from scamp_service.control.decide.rules.growth import counts_as, worth_offering
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.decide.study_rules import StudyRules
@@ -43,13 +42,13 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
         return
     if any(study.wants_trials for study in s.studies.values()):
         return
-    trials, used_up = {trial.id: trial for trial in s.trials}, used_up_projects(s)
+    trials, used_up = {trial.id: trial for trial in s.trials}, used_up_studies(s)
     running = [
         (trial, attempt)
         for attempt in s.attempts
         if (trial := trials.get(attempt.trial_id))
         and trial.study_id not in left_out
-        and s.studies[trial.study_id].sharing.project not in used_up
+        and trial.study_id not in used_up
         and is_training(s, trial, attempt)
     ]
     for trial, attempt in sorted(running, key=lambda pair: -seconds_to_go(s, *pair)):
@@ -65,8 +64,8 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
 
 def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> Choice | None:
     """The choice with which it ends first, if that is worth a restart and can begin now."""
-    project = s.packing.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
-    if trial.num_oom or trial.num_lost or trial.sized is None or project.devices is not None:
+    is_limited = s.most_devices(trial.study_id) is not None
+    if trial.num_oom or trial.num_lost or trial.sized is None or is_limited:
         return None
     choices = worth_offering(trial, trial.sized.choices)
     wider = [choice for choice in choices if choice.plan.world_size > attempt.plan.world_size]

@@ -10,9 +10,10 @@ from estimators.learning import Learned, PastAttempt
 from estimators.model import Layout
 from placement.model import Cluster, Offer, Ready
 from placement.packing.autoscaling import with_devices_to_come
+from placement.packing.device_time import DeviceTime
 from placement.packing.packer import pack
 from placement.packing.policy import Policy
-from placement.packing.projects import NO_PROJECTS, Project
+from placement.packing.projects import NO_PEOPLE, NO_PROJECTS, Project, Quota, quotas_of
 from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.stopping.rung import Rung
@@ -93,8 +94,10 @@ class Snapshot:
     """INFEASIBLE trials that may fit now, because the cluster offers more than when they were refused."""
     absent: Mapping[str, float] = field(default_factory=dict)
     """Attempt without gang → for how many seconds."""
-    mib_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Project → MiB × seconds of attempts that have ended."""
+    people: Mapping[str, Quota] = field(default_factory=lambda: NO_PEOPLE)
+    """User → quota, of those who have one."""
+    held: Mapping[str, DeviceTime] = field(default_factory=dict)
+    """Holder of quotas → what attempts that have ended held, if any quota is in hours."""
     _by_state: dict[TrialState, list[Trial]] = field(init=False, repr=False, compare=False)
     _pending: Counter[int] = field(init=False, repr=False, compare=False)
 
@@ -113,6 +116,22 @@ class Snapshot:
     def largest_offer(self) -> Offer:
         """The offer of the cluster with the devices that an autoscaler may add."""
         return self.packing.to_plan_for(self.cluster).offer
+
+    def quotas_of(self, study_id: int) -> Mapping[str, Quota]:
+        """Holder → quota, of the study's project and owner."""
+        sharing = self.studies[study_id].sharing
+        return quotas_of(sharing.project, sharing.owner, self.packing.projects, self.people)
+
+    def most_devices(self, study_id: int) -> int | None:
+        """The most devices that a trial of the study may use by its quotas; None: as many as there are."""
+        limits = (quota.devices for quota in self.quotas_of(study_id).values())
+        return min((most for most in limits if most is not None), default=None)
+
+    @property
+    def has_quotas_of_hours(self) -> bool:
+        """Whether any project or user has a quota of hours."""
+        quotas = (*self.packing.projects.values(), *self.people.values())
+        return any(quota.device_hours is not None or quota.mib_hours is not None for quota in quotas)
 
     def in_state(self, state: TrialState) -> Sequence[Trial]:
         """The trials in this state, in the order of ``trials``."""

@@ -79,6 +79,7 @@ class Sharing:
     """How trials share the devices with those of other studies."""
 
     project: str = DEFAULT_PROJECT
+    owner: str = ""
     priority: int = 0
     """Trials of a higher one are placed first."""
     paused: bool = False

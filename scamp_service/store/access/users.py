@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam, func, select
 
+from placement.packing.projects import Quota
 from scamp_service.access.model import Role, User, UserKind
 from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.store import schema
@@ -28,6 +29,12 @@ _MEMBERS = select(_U.c.name, _M.c.project, _M.c.role).join(_U, _U.c.id == _M.c.u
 _MEMBERS = _MEMBERS.order_by(_M.c.project, _U.c.name)
 _LEAVE = sa.delete(_M).where(_M.c.user_id == bindparam("_user_id"), _M.c.project == bindparam("_project"))
 _OF_SUBJECT = select(_U.c.name).where(_U.c.subject == bindparam("subject"))
+LIMITS = ("devices", "trials", "device_hours", "max_priority")
+_LIMITED = select(_U.c.name, *(_U.c[name] for name in LIMITS)).where(
+    sa.or_(*(_U.c[name].is_not(None) for name in ("devices", "trials", "device_hours")))
+)
+_MAX_PRIORITY = select(_U.c.max_priority).where(_U.c.name == bindparam("name"))
+NO_LIMITS: Mapping[str, float | None] = {}
 NO_ROLES: Mapping[str, Role | None] = {}
 _END_SESSIONS = (
     sa.update(schema.tokens)
@@ -54,6 +61,16 @@ class Users(WritingPart):
         if user is None:
             raise NotFound(f"there is no user {name!r}; `scamp users list` shows all")
         return user
+
+    def quotas(self) -> dict[str, Quota]:
+        """User → quota, of those who have one."""
+        return {row.name: Quota(row.devices, row.trials, row.device_hours) for row in self._rows(_LIMITED)}
+
+    def expect_priority(self, name: str, priority: int) -> None:
+        """Raise ``InvalidInput`` for a priority that a user may not give to studies."""
+        most = self._value(_MAX_PRIORITY, name=name) if name else None
+        if most is not None and priority > most:
+            raise InvalidInput(f"priority is {priority}, but {name} may give studies at most {most}")
 
     def password(self, name: str) -> str | None:
         """The hash of a user's password; None if there is no such user, no password, or the user is disabled."""
@@ -104,10 +121,11 @@ class Users(WritingPart):
         email: str | None = None,
         password: str | None = None,
         is_disabled: bool | None = None,
+        limits: Mapping[str, float | None] = NO_LIMITS,
         now: float,
     ) -> User:
         """Change what is not None. The tokens of a user who is disabled are not valid meanwhile; a new ``password``
-        (its hash) ends the sessions.
+        (its hash) ends the sessions. ``limits`` are new values of ``LIMITS``, None for no limit.
 
         Raises ``NotFound``, and ``Conflict`` if no admin would be left.
         """
@@ -118,6 +136,8 @@ class Users(WritingPart):
         if is_disabled is not None:
             shown["is_disabled"] = is_disabled
             changes["disabled_at"] = (user.disabled_at or now) if is_disabled else None
+        changes |= limits
+        shown |= limits
         if not changes:
             return user
         with self._write() as connection:

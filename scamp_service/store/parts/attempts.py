@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import sqlalchemy as sa
+
 from estimators.learning import AttemptPhase, Ending, PastAttempt
 from estimators.model import MIB
+from placement.packing.device_time import DeviceTime, seconds_by_day
 from scamp_service.lifecycle import ATTEMPT_MOVES, OPEN_ATTEMPTS, AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt
 from scamp_service.store import queries
@@ -84,8 +87,20 @@ class Attempts(WritingPart):
                 if to not in OPEN_ATTEMPTS:
                     study_id = connection.execute(sql.STUDY_OF_TRIAL, {"id": trial_id}).scalar_one()
                     self._tally(connection, study_id, asdict(held_by(moved, now)))
+                    self._use(connection, study_id, moved)
                 self._emit_attempt(connection, trial_id, attempt, moved, now)
         return moved is not None
+
+    def _use(self, connection: sa.Connection, study_id: int, ended: Any) -> None:
+        """Add the devices that an attempt has held to what its study's owner has used."""
+        mib = ended.choice.prediction.reserved_mib
+        holder = connection.execute(sql.OWNER_OF_STUDY, {"id": study_id}).one()._mapping
+        rows = [
+            {**holder, "day": day, **asdict(DeviceTime.of_gang(seconds, len(ended.devices), mib))}
+            for day, seconds in seconds_by_day(ended.created_at, ended.ended_at)
+        ]
+        if rows:
+            connection.execute(sql.add_usage(self._database.sqlite), rows)
 
     def of_trial(self, trial_id: int) -> list[Attempt]:
         """The attempts of a trial, by number."""

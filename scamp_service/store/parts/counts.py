@@ -35,10 +35,6 @@ class Counts(Part):
         """The numbers that are kept about the study's trials: see ``tallies.Counted``. Zeros may be left out."""
         return dict(self._rows(queries.TALLIES, study_id=study_id))
 
-    def mib_seconds(self) -> dict[int, float]:
-        """MiB × seconds that attempts which have ended had reserved, by study."""
-        return dict(self._rows(queries.EVERY_TALLY, name="mib_seconds"))
-
     def counted(self, study_id: int) -> Counted:
         """The numbers that are kept about the study, and what its trials measured."""
         num_oom, excess = self._row(queries.OUT_OF_MEMORY, study_id=study_id)

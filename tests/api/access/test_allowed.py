@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 
 import pytest
 
@@ -31,7 +32,7 @@ ANYBODY = {
     "/v1/cluster",
     "/v1/cluster/what-if",
 }
-ANYBODY |= {"/v1/studies", "/v1/tokens", "/v1/users", "/v1/events"}
+ANYBODY |= {"/v1/studies", "/v1/tokens", "/v1/users", "/v1/events", "/v1/usage"}
 """What everybody with credentials may read, each the own part."""
 
 
@@ -146,3 +147,28 @@ def test_an_idempotency_key_is_ones_own(team: Team) -> None:
         ("editor", "stop", ""),
         ("robot", "submit", ""),
     ]
+
+
+def test_the_use_of_devices_is_summed_up_by_owner_and_project_that_one_may_read(team: Team) -> None:
+    use = {"by": "month", "first": "2020-01-01"}
+    (vision,) = team.ask("viewer", "GET", "/v1/usage", params=use).json()
+    assert (vision["project"], vision["period"]) == ("vision", date.today().replace(day=1).isoformat())
+    assert vision["device_hours"] > 0 and vision["mib_hours"] > 0
+    every = team.ask("root", "GET", "/v1/usage", params=use).json()
+    assert {row["project"] for row in every} > {"vision"}
+    assert team.ask("nobody", "GET", "/v1/usage", params=use).json() == []
+    assert team.ask("root", "GET", "/v1/usage", params={"by": "year"}).status_code == 422
+
+
+def test_only_admins_set_quotas(team: Team) -> None:
+    limits = {"devices": 4, "device_hours": 2.5, "max_priority": 0}
+    assert team.ask("editor", "PATCH", "/v1/users/editor", json=limits).status_code == 403
+    assert team.ask("root", "PATCH", "/v1/users/editor", json=limits).json()["device_hours"] == 2.5
+    study = {"spec": full_spec(project="vision", priority=1)}
+    refused = team.ask("editor", "POST", "/v1/studies", json=study)
+    assert refused.status_code == 422 and "editor may give studies at most 0" in refused.json()["detail"]
+    path = f"/v1/studies/{team.study.id}:prioritize"
+    assert team.ask("editor", "POST", path, json={"priority": 1}).status_code == 422
+    lifted = team.ask("root", "PATCH", "/v1/users/editor", json={"max_priority": None, "device_hours": None}).json()
+    assert (lifted["max_priority"], lifted["device_hours"], lifted["devices"]) == (None, None, 4)
+    assert team.ask("root", "PATCH", "/v1/users/editor", json={"devices": 0}).status_code == 422

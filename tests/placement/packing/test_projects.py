@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placement.model import Cluster, Device, Queued, Shape
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
-from placement.packing.projects import NO_QUOTA, OVER_QUOTA, Claim, Project, Usage, admit
+from placement.packing.projects import NO_QUOTA, OVER_QUOTA, Claim, Project, Quota, Usage, admit
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
 
 NOTHING = Usage()
@@ -47,13 +47,10 @@ def test_a_quota_keeps_trials_waiting_with_the_reason_and_those_behind_do_not_pa
     quotas = {"a": Project(devices=4)}
     order = admit(waiting, Usage(devices=Counter({"a": 1})), quotas)
     assert order.order == [4, 0]  # b holds less
-    assert (
-        order.over_quota[1]
-        == f"{OVER_QUOTA} 'a': it needs 8 devices, and may never use more than 4 (devices in SCAMP_PROJECTS)"
-    )
-    assert order.over_quota[2] == order.over_quota[3] == f"{OVER_QUOTA} 'a': 4 devices at once"
+    assert order.over_quota[1] == f"{OVER_QUOTA} project 'a': it needs 8 devices, and may never use more than 4 at once"
+    assert order.over_quota[2] == order.over_quota[3] == f"{OVER_QUOTA} project 'a': 4 devices at once"
     limited = admit(waiting, Usage(trials=Counter({"b": 2})), {"b": Project(trials=2)})
-    assert limited.over_quota == {4: f"{OVER_QUOTA} 'b': 2 trials at once"}
+    assert limited.over_quota == {4: f"{OVER_QUOTA} project 'b': 2 trials at once"}
 
 
 def test_once_the_mib_hours_of_a_project_are_used_up_no_trial_of_it_starts() -> None:
@@ -61,7 +58,20 @@ def test_once_the_mib_hours_of_a_project_are_used_up_no_trial_of_it_starts() -> 
     assert admit(waiting, Usage(mib_hours={"a": 499.9}), quotas).order == [0, 1]
     order = admit(waiting, Usage(mib_hours={"a": 500.0, "b": 900.0}), quotas)
     assert order.order == [1]
-    assert order.over_quota[0].startswith(f"{OVER_QUOTA} 'a': its 500 MiB·hours in all are used up; with more of them")
+    assert order.over_quota == {0: f"{OVER_QUOTA} project 'a': its 500 MiB·hours in all are used up"}
+
+
+def test_quotas_of_a_person_hold_over_all_projects_and_the_reason_says_who_holds_what() -> None:
+    waiting = [Claim(0, 1, 2, "a", owner="bob"), Claim(1, 2, 1, "a", owner="ada"), Claim(2, 3, 1, "b", owner="bob")]
+    held = Usage(devices=Counter({"a": 3, "user bob": 3}), holdings={"user bob": Counter({7: 2, 9: 1})})
+    order = admit(waiting, held, {}, {"bob": Quota(devices=4)})
+    words = f"{OVER_QUOTA} owner 'bob': 4 devices at once (study 7 holds 2, study 9 holds 1)"
+    assert (order.order, order.over_quota) == ([2, 1], {0: words})
+    both = admit(waiting, held, {"b": Project(trials=1)}, {"bob": Quota(device_hours=10), "ada": Quota(trials=1)})
+    assert both.order == [2, 0, 1]
+    used = Usage(device_hours={"user bob": 10.0})
+    order = admit(waiting, used, {}, {"bob": Quota(device_hours=10)})
+    assert order.order == [1] and order.over_quota[2].endswith("its 10 device-hours of this month are used up")
 
 
 def test_a_project_has_a_weight_and_quotas_that_make_sense() -> None:
@@ -75,7 +85,12 @@ def test_a_project_has_a_weight_and_quotas_that_make_sense() -> None:
 
 PROJECTS = st.fixed_dictionaries(
     {
-        name: st.builds(Project, st.floats(0.1, 10), st.none() | st.integers(1, 6), st.none() | st.integers(1, 3))
+        name: st.builds(
+            Project,
+            weight=st.floats(0.1, 10),
+            devices=st.none() | st.integers(1, 6),
+            trials=st.none() | st.integers(1, 3),
+        )
         for name in "ab"
     }
 )

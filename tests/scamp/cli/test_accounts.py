@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from placement.packing.projects import Quota
 from scamp.cli.main import app
 from scamp.client import Client
 from scamp.errors import Forbidden, Refused
@@ -44,6 +45,12 @@ def test_a_team_moves_in_by_the_command_line(tmp_path: Path, monkeypatch: pytest
             scamp("tokens", "revoke", number[1])
             with pytest.raises(Refused, match="revoked"):
                 bob.me()
+        scamp("users", "change", "bob", "--devices", "4", "--device-hours", "100")
+        assert store.users.quotas() == {"bob": Quota(devices=4, device_hours=100.0)}
+        assert re.search(r"bob .*4 devices, 100 device-hours", scamp("users", "list"))
+        scamp("users", "change", "bob", "--devices", "none", "--device-hours", "none")
+        assert store.users.quotas() == {}
+        assert "no device was used" in scamp("usage")
         scamp("users", "change", "bob", "--disable")
         assert re.search(r"bob .*disabled", scamp("users", "list"))
         log = scamp("audit", "--user", "anna")

@@ -261,7 +261,8 @@ def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scam
         done = scamp(tmp_path, "list", SCAMP_ADDRESS=url)
         listed = done.stdout.splitlines()
         status = scamp(tmp_path, "status", str(study), SCAMP_ADDRESS=url).stdout
-    assert listed[0] == f"{study:>5}  Completed, no trial succeeded  {SPEC['name']}  1 failed of {num_wanted} trials"
+    head = f"{study:>5}  Completed, no trial succeeded  {SPEC['name']}  1 failed of {num_wanted} trials, "
+    assert listed[0].startswith(head) and listed[0].endswith(" device-hours")
     assert listed[1].split() == [str(running), "Running", *SPEC["name"].split(), "0", "of", str(num_wanted), "trials"]
     assert done.stderr.startswith("the controller does not run, so no trial is started")
     assert f"1 failed of {num_wanted} trials\n" in status

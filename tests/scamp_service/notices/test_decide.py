@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from placement.packing.device_time import DeviceTime
+from placement.packing.projects import Quota
 from scamp_service.lifecycle import StudyState, TrialState, WaitsFor
 from scamp_service.model import Event, Study, WaitingTrials
 from scamp_service.notices.decide import (
@@ -76,13 +78,15 @@ def test_a_value_that_is_not_finite_is_null_in_the_data() -> None:
     assert notice.data["trial"]["value"] is None
 
 
-def test_a_project_near_its_quota_is_told_at_80_and_at_100_percent() -> None:
-    quotas, live = {"vision": 100.0, "text": 100.0, "new": 10.0}, {"vision": frozenset({3})}
-    near, full = quota_near(quotas, {"vision": 80.0, "text": 101.0}, live, 5.0)
-    assert (near.topic, near.concerns) == ("quota vision 80 100", frozenset({3}))
-    assert near.text == ("Project “vision” has used 80 % of its 100 MiB·hours; at 100 % no other trial of it starts.")
-    assert (full.topic, full.concerns) == ("quota text 100 100", frozenset())
-    assert quota_near(quotas, {"vision": 79.0}, live, 5.0) == []
+def test_a_project_or_user_near_its_quota_is_told_at_80_and_at_100_percent() -> None:
+    quotas = {"vision": Quota(mib_hours=100), "user bob": Quota(device_hours=10), "new": Quota(mib_hours=10)}
+    used = {"vision": DeviceTime(0, 80 * 3600), "user bob": DeviceTime(10.1 * 3600, 1e9)}
+    near, full = quota_near(quotas, used, {"vision": frozenset({3})}, 5.0)
+    assert (near.topic, near.concerns) == ("quota vision mib_hours 80 100", frozenset({3}))
+    assert near.text == ("Project “vision” has used 80 % of 100 MiB·hours; at 100 % no other trial of it starts.")
+    assert (full.topic, full.concerns) == ("quota user bob device_hours 100 10 1970-01", frozenset())
+    assert full.text.startswith("User “bob” has used 101 % of 10 device-hours of this month; no other")
+    assert quota_near(quotas, {"vision": DeviceTime(0, 79 * 3600)}, {}, 5.0) == []
 
 
 def test_idle_devices_are_told_after_ten_minutes_while_trials_wait_that_could_run() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from placement.model import Device
+from placement.packing.device_time import DeviceTime
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import DeliveryState, StudyState, TrialState, WaitsFor
 from scamp_service.model import Delivery, TrialChanges
@@ -203,9 +204,9 @@ def test_a_test_is_sent_to_each_receiver_of_a_study_or_of_the_settings(store: St
 def test_a_project_near_its_quota_is_told_once(store: Store, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
     projects = {"vision": ProjectSettings(mib_hours=1.0)}
-    mine = study(store, {"email": "ada@example.org", "on": ["quota.near"]}, project="vision")
+    study(store, {"email": "ada@example.org", "on": ["quota.near"]}, project="vision")
     notifier, sent = opened(notify=[OURS], projects=projects)
-    monkeypatch.setattr(type(store.counts), "mib_seconds", lambda counts: {mine: 0.9 * 3600})
+    monkeypatch.setattr(type(store.usage), "of_holders", lambda usage, now: {"vision": DeviceTime(0.0, 0.9 * 3600)})
     told(store, notifier, 2)
     assert len(told(store, notifier, 2)) == 2 and {each.kind for each in sent.deliveries} == {"quota.near"}
 

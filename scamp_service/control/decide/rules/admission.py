@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from placement.packing.device_time import month_began
 from placement.packing.projects import Claim, StartOrder, Usage, admit
 from scamp_service.control.decide.rules.faults import must_wait
 from scamp_service.control.decide.rules.gangs import sized_of
@@ -46,10 +47,9 @@ def admit_queued(s: Snapshot, queued: Iterable[Trial], behind: Mapping[int, int]
                 continue
         study = s.studies[trial.study_id]
         num_ranks, sharing = sized_of(trial).demand.num_ranks, study.sharing
-        claims.append(
-            Claim(trial.id, study.id, num_ranks, sharing.project, sharing.priority, counted_passes(trial, behind))
-        )
-    return admit(claims, held, s.packing.projects)
+        passes = counted_passes(trial, behind)
+        claims.append(Claim(trial.id, study.id, num_ranks, sharing.project, sharing.priority, passes, sharing.owner))
+    return admit(claims, held, s.packing.projects, s.people)
 
 
 def _by_priority(queued: Iterable[Trial]) -> Iterator[Trial]:
@@ -77,28 +77,37 @@ def in_start_order(s: Snapshot) -> Sequence[Trial]:
     return [queued[trial_id] for trial_id in admit_queued(s, queued.values(), passes_behind(s, queued.values())).order]
 
 
-def used_up_projects(s: Snapshot) -> frozenset[str]:
-    """Projects whose MiB·hours are used up: a trial of theirs that was stopped would not start again."""
-    if all(project.mib_hours is None for project in s.packing.projects.values()):
+def used_up_studies(s: Snapshot) -> frozenset[int]:
+    """Studies whose quotas of hours are used up: a trial of theirs that was stopped would not start again."""
+    if not s.has_quotas_of_hours:
         return frozenset()
-    held = _usage(s).mib_hours
+    held = _usage(s)
     return frozenset(
-        name
-        for name, project in s.packing.projects.items()
-        if project.mib_hours is not None and held.get(name, 0.0) >= project.mib_hours
+        study.id
+        for study in s.studies.values()
+        if any(held.used_up(holder, quota) for holder, quota in s.quotas_of(study.id).items())
     )
 
 
 def _usage(s: Snapshot) -> Usage:
     held, study_of = Usage(), {trial.id: s.studies[trial.study_id] for trial in s.trials}
-    mib_seconds: defaultdict[str, float] = defaultdict(float, s.mib_seconds)
+    holders = {study.id: list(s.quotas_of(study.id)) for study in s.studies.values()}
+    device_seconds = defaultdict(float, {holder: time.device_seconds for holder, time in s.held.items()})
+    mib_seconds = defaultdict(float, {holder: time.mib_seconds for holder, time in s.held.items()})
+    month = month_began(s.now)
     for attempt in s.attempts:
-        if (study := study_of.get(attempt.trial_id)) is not None:
-            held.devices[study.sharing.project] += len(attempt.devices)
-            seconds = max(0.0, s.now - attempt.created_at)
-            mib_seconds[study.sharing.project] += len(attempt.devices) * attempt.mib_per_rank * seconds
+        if (study := study_of.get(attempt.trial_id)) is None:
+            continue
+        num = len(attempt.devices)
+        for holder in holders[study.id]:
+            held.devices[holder] += num
+            held.holdings.setdefault(holder, Counter())[study.id] += num
+            device_seconds[holder] += num * max(0.0, s.now - max(attempt.created_at, month))
+            mib_seconds[holder] += num * attempt.mib_per_rank * max(0.0, s.now - attempt.created_at)
     for trial in s.in_state(TrialState.RUNNING):
-        held.trials[study_of[trial.id].sharing.project] += 1
         held.of_study[trial.study_id] += 1
-    held.mib_hours = {project: seconds / 3600 for project, seconds in mib_seconds.items()}
+        for holder in holders[trial.study_id]:
+            held.trials[holder] += 1
+    held.device_hours = {holder: seconds / 3600 for holder, seconds in device_seconds.items()}
+    held.mib_hours = {holder: seconds / 3600 for holder, seconds in mib_seconds.items()}
     return held

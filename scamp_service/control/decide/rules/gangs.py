@@ -10,7 +10,6 @@ from operator import ge
 from estimators.model import MIB
 from placement.model import NONE_READY, Cluster, Gang, Offer, Queued, Ready, Shape
 from placement.packing.ledger import Ledger
-from placement.packing.projects import NO_QUOTA
 from scamp_service.control.decide.rules.growth import counted_seconds, step_seconds, worth_offering
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.stopping.rule import next_pause
@@ -50,13 +49,12 @@ def offer_choices(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choi
     """The plans that the trial may begin with now.
 
     One that ran out of memory keeps its plan, because what it needs is known for that plan only, and so does one that
-    was lost, or whose project has a quota of devices: it was admitted with that many. A plan whose layout was found to
-    need more memory since is left out, but for the trial's own. So are those whose batch is not the best one for their
-    number of ranks.
+    was lost, or whose project or owner has a quota of devices: it was admitted with that many. A plan whose layout was
+    found to need more memory since is left out, but for the trial's own. So are those whose batch is not the best one
+    for their number of ranks.
     """
     sized = sized_of(trial)
-    project = s.packing.projects.get(s.studies[trial.study_id].sharing.project, NO_QUOTA)
-    if not sized.choices or trial.num_oom or trial.num_lost or project.devices is not None:
+    if not sized.choices or trial.num_oom or trial.num_lost or s.most_devices(trial.study_id) is not None:
         return (sized.choice,)
     of_family = learned.get(s.studies[trial.study_id].family(trial), {})
 

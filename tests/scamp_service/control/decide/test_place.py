@@ -9,6 +9,7 @@ import pytest
 
 from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
+from placement.packing.device_time import DeviceTime
 from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide.effects import Begin, MoveAttempt, MoveTrial, Propose
@@ -265,7 +266,9 @@ def test_what_runs_counts_in_the_mib_hours_of_its_project() -> None:
 
     def begins(mib_seconds: float) -> bool:
         quotas = {"default": Project(mib_hours=100)}
-        decided = effects_of(trials=[trial(), queued], projects=quotas, mib_seconds={"default": mib_seconds}, **state)
+        decided = effects_of(
+            trials=[trial(), queued], projects=quotas, held={"default": DeviceTime(0.0, mib_seconds)}, **state
+        )
         return any(isinstance(effect, Begin) for effect in decided)
 
     assert begins(0.0) and begins(left - 1)

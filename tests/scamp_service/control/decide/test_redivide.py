@@ -9,6 +9,7 @@ import pytest
 
 from estimators.model import Plan
 from placement.model import Cluster, Device
+from placement.packing.device_time import DeviceTime
 from placement.packing.elastic import elastic
 from placement.packing.packer import pack
 from placement.packing.projects import Project
@@ -76,7 +77,10 @@ def test_it_becomes_wider_where_devices_are_idle_and_that_is_worth_a_restart() -
         ({"attempts": [running(plan=FOUR, devices=ALL, state=AttemptState.STARTING)]}, "it has not begun"),
         ({"attempts": [running(plan=FOUR, devices=ALL, measured_step_seconds=None)]}, "no step was timed"),
         ({"trials": [trial(num_oom=1), queued(2)]}, "what it needs is known for its plan only"),
-        ({"projects": {"default": Project(mib_hours=1)}, "mib_seconds": {"default": 3600}}, "it would not start again"),
+        (
+            {"projects": {"default": Project(mib_hours=1)}, "held": {"default": DeviceTime(0.0, 3600.0)}},
+            "it would not start again",
+        ),
     ],
 )
 def test_it_keeps_its_devices_where(state: dict[str, Any], why: str) -> None:

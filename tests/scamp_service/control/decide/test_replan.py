@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
+from placement.packing.device_time import DeviceTime
 from placement.packing.projects import Project
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Propose
 from scamp_service.control.decide.study_rules import StudyRules
@@ -90,7 +91,10 @@ def test_the_trial_that_would_run_longest_goes_first() -> None:
         ({"trials": [trial(num_oom=1)]}, "what it needs is known for its plan only"),
         ({"trials": [trial(num_lost=1)]}, "a wider plan may have failed before"),
         ({"projects": {"default": Project(devices=4)}}, "a quota of its project admitted it with one device"),
-        ({"projects": {"default": Project(mib_hours=1)}, "mib_seconds": {"default": 3600}}, "it would not start again"),
+        (
+            {"projects": {"default": Project(mib_hours=1)}, "held": {"default": DeviceTime(0.0, 3600.0)}},
+            "it would not start again",
+        ),
         ({"attempts": [attempt()]}, "no step has been timed"),
         ({"attempts": [running(state=AttemptState.STARTING)]}, "it has not begun"),
         ({"closed": frozenset({"n/1", "n/2", "n/3"})}, "the others are closed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from placement.packing.device_time import DeviceTime
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Totals
 from scamp_service.store.store import Store
@@ -28,9 +29,9 @@ def test_device_seconds_are_held_devices_times_time(store: Store) -> None:
     hold(store, other, "a", 0.0, 1000.0)
     assert store.counts.device_seconds(1, now=22.0) == 2 * 5.0 + 4 * 2.0 + 1.5
     mib = store.attempts.of_study(1)[0].mib_per_rank
-    assert mib and store.counts.mib_seconds() == {1: mib * (2 * 5.0 + 1.5), 2: mib * 1000.0}, (
-        "of attempts that have ended"
-    )
+    assert mib and store.usage.of_holders(1000.0) == {
+        name: DeviceTime(2 * 5.0 + 1.5 + 1000.0, mib * (2 * 5.0 + 1.5 + 1000.0)) for name in ("", "user ")
+    }, "of attempts that have ended"
     assert store.studies.project(1) == store.studies.get(1).spec.get("project", "") and store.studies.project(77) == ""
 
 
