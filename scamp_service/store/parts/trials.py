@@ -206,13 +206,19 @@ class Trials(WritingPart):
     def _average(self, connection: sa.Connection, trial_id: int, now: float) -> None:
         """Set the value of a trial to the mean over its own training and the repeats that have completed."""
         trial = connection.execute(queries.AVERAGED, {"id": trial_id}).one()
+        if trial.state is TrialState.DELETED:
+            return
         objectives = Objectives.of_spec(trial.spec)
         first = trial.repeats[0] if trial.repeats else tuple(trial.values or (trial.value,))
         others = connection.execute(queries.REPEATS, {"parent_id": trial_id}).all()
         repeats = (first, *(tuple(other.values or (other.value,)) for other in others))
         means = [None if None in column else fmean(column) for column in zip(*repeats, strict=True)]
         value = means[objectives.items.index(objectives.leading)]
-        columns = {"repeats": repeats, "value": value, "values": means if objectives.has_several else None}
+        columns = {
+            "repeats": repeats if others else (),
+            "value": value,
+            "values": means if objectives.has_several else None,
+        }
         expected = {"_id": trial_id, "_expected_state": trial.state, "_expected_attempt": trial.attempt}
         moved = connection.execute(sql.move_trial(tuple(sorted(columns))), {**expected, **underscored(columns)}).one()
         self._emit_trial(connection, trial_id, moved, now)
@@ -246,7 +252,7 @@ class Trials(WritingPart):
                 connection.execute(self._replace(schema.comparisons, "trial_id"), row)
             self._tally_move(connection, before, moved)
             self._emit_trial(connection, trial_id, moved, now)
-            if moved.origin is Origin.REPEAT and to is TrialState.COMPLETED:
+            if moved.origin is Origin.REPEAT and to in (TrialState.COMPLETED, TrialState.DELETED):
                 self._average(connection, moved.parent_id, now)
         return moved is not None
 

@@ -465,6 +465,14 @@ def test_repeats_count_in_the_value_of_the_trial_that_they_repeat(store: Store) 
     assert [leader.number for leader in store.trials.leaders(1, objective)] == [0], "not the luckiest seed"
     assert store.trials.complete_scores(1, Objectives((objective,))) == {0: (TrialState.PAUSED, (0.75,))}
     assert [trial.number for trial in store.trials.page(1)] == [0, 1, 2, 3]
+    assert store.trials.move(first, TrialState.PAUSED, 1, TrialState.COMPLETED, now=8.0)
+    for number, mean in ((1, 0.75), (2, 0.5)):
+        store.attempts.move(
+            store.trials.numbered(1, number).id, 1, [AttemptState.STARTING], AttemptState.ENDED, now=8.0
+        )
+        store.trials.delete(1, number, now=9.0)
+        assert store.trials.get(first).value == mean
+    assert store.trials.get(first).repeats == ()
 
 
 def test_a_curve_comes_in_pages_by_step(store: Store) -> None:
