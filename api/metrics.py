@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 
@@ -11,6 +12,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.ready_probe import controller_silent_seconds
+from estimators.model import MIB
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.store.store import Store
 
@@ -29,7 +32,10 @@ class Metrics:
             "scamp_api_requests", "HTTP requests answered", ["method", "route", "status"], registry=self.registry
         )
         self.seconds = Histogram(
-            "scamp_api_request_seconds", "Time to the first byte of the answer", ["route"], registry=self.registry
+            "scamp_api_request_duration_seconds",
+            "Time to the first byte of the answer",
+            ["route"],
+            registry=self.registry,
         )
         self.event_clients = Gauge("scamp_api_event_clients", "Clients that follow events", registry=self.registry)
 
@@ -80,18 +86,22 @@ class _Database(Collector):
         )
         yield _by_state("scamp_trials", "Trials", {state.value: totals.trials.get(state, 0) for state in TrialState})
         yield GaugeMetricFamily("scamp_open_attempts", "Attempts that hold devices", value=totals.open_attempts)
-        capacity = GaugeMetricFamily("scamp_device_capacity_mib", "Memory of a device", labels=["device", "kind"])
-        reserved = GaugeMetricFamily(
-            "scamp_device_reserved_mib", "Memory reserved on a device", labels=["device", "kind"]
-        )
         recorded = self._store.cluster.recorded()
+        silent = controller_silent_seconds(self._store, recorded[1] if recorded else None)
+        yield GaugeMetricFamily(
+            "scamp_controller_silent_seconds",
+            "Time since the controller was last heard; not a number before there was one",
+            value=math.nan if silent is None else silent,
+        )
+        labels = ["device", "kind"]
+        capacity = GaugeMetricFamily("scamp_device_capacity_bytes", "Memory of a device", labels=labels)
+        reserved = GaugeMetricFamily("scamp_device_reserved_bytes", "Memory reserved on a device", labels=labels)
         attempts = self._store.attempts.open()
         for recorded_device in recorded[0].devices if recorded else ():
             device = recorded_device.device
-            labels = [device.id, device.kind]
-            capacity.add_metric(labels, device.capacity_mib)
-            held = sum(attempt.mib_on(device.id) for attempt in attempts)
-            reserved.add_metric(labels, held)
+            held_mib = sum(attempt.mib_on(device.id) for attempt in attempts)
+            capacity.add_metric([device.id, device.kind], device.capacity_mib * MIB)
+            reserved.add_metric([device.id, device.kind], held_mib * MIB)
         yield capacity
         yield reserved
 

@@ -76,3 +76,12 @@ def _readiness(database: str, directory: str, controller: str) -> Readiness:
     return Readiness(
         status="ready" if ready else "not ready", database=database, data_directory=directory, controller=controller
     )
+
+
+def controller_silent_seconds(store: Store, confirmed: float | None) -> float | None:
+    """Seconds since the controller last renewed its lease; None when no controller has ever reported.
+
+    When nobody holds the lease, they count from ``confirmed``, when the cluster was last recorded.
+    """
+    age = store.leases.age(CONTROLLER_LEASE)
+    return age if age is not None or confirmed is None else max(0.0, store.now() - confirmed)

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from api.access.allowed import TheAccess
+from api.ready_probe import controller_silent_seconds
 from api.routes.answers import problems
 from api.routes.parameters import TheForecasts, TheSettings, TheStore
 from api.views.cluster import (
@@ -22,7 +23,7 @@ from api.views.cluster import (
 from api.views.forecast import WhatIfView, blocked_of, forecast_view, start_of
 from scamp_service.access.model import Access
 from scamp_service.files import trouble_with_data
-from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
+from scamp_service.lifecycle import TrialState
 from scamp_service.model import Attempt, Study, Trial
 from scamp_service.store.recorded_cluster import STARTING
 from scamp_service.store.store import Store
@@ -91,15 +92,6 @@ def what_if(
         num_unknown=forecast.load.num_unknown,
         num_more=forecast.load.num_more,
     )
-
-
-def controller_silent_seconds(store: Store, confirmed: float | None) -> float | None:
-    """Seconds since the controller last renewed its lease; None when no controller has ever reported.
-
-    When nobody holds the lease, they count from ``confirmed``, when the cluster was last recorded.
-    """
-    age = store.leases.age(CONTROLLER_LEASE)
-    return age if age is not None or confirmed is None else max(0.0, store.now() - confirmed)
 
 
 def _why_silent(silent: float | None) -> str:
