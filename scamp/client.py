@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import sys
 import tarfile
 import tempfile
 import time
@@ -71,6 +72,7 @@ class Client:
 
         With a YAML file, the workload file that it names is uploaded too. ``code`` is a zip from ``bundle_code``.
         ``workload`` is a class that has no file, such as one of a notebook; ``spec`` is then a mapping without one.
+        Configurations of OmegaConf (Hydra) count as mappings and lists; they are resolved.
         A repeated request creates only one study. Raises ``InvalidInput``, ``Unavailable``, and ``Conflict`` when
         ``idempotency_key`` was used for another study.
         """
@@ -91,10 +93,7 @@ class Client:
         if code is not None:
             body["code_zip"] = base64.b64encode(code).decode()
         key = idempotency_key or str(uuid.uuid4())
-        try:
-            content = json.dumps(body, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(f"the study cannot be written as JSON: {error}") from None
+        content = _json_of(body)
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
         try:
             return self._http.change("POST", "/v1/studies", content=content, headers=headers)
@@ -210,8 +209,9 @@ class Client:
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         if spec is None:
             return self._http.change("POST", f"/v1/studies/{study_id}:clone", json={"name": name}, headers=headers)
-        body = {"spec": {**spec, **({"name": name} if name else {})}, "code_of": study_id}
-        return self._http.change("POST", "/v1/studies", json=body, headers=headers)
+        content = _json_of({"spec": {**spec, **({"name": name} if name else {})}, "code_of": study_id})
+        headers["Content-Type"] = "application/json"
+        return self._http.change("POST", "/v1/studies", content=content, headers=headers)
 
     def extend(self, study_id: int, *, drop: Sequence[str] = (), **limits: float | Mapping[str, float]) -> JsonObject:
         """Change limits of a study's budget, and return the study.
@@ -409,6 +409,25 @@ class Client:
         respond for more than half a minute.
         """
         return self._http.events(after, {} if study_id is None else {"study_id": study_id})
+
+
+def _json_of(body: JsonObject) -> str:
+    """A study that is to be submitted, as JSON. Raises ``InvalidInput``."""
+    try:
+        return json.dumps(body, allow_nan=False, default=_resolved)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"the study cannot be written as JSON: {error}") from None
+
+
+def _resolved(node: Any) -> Any:
+    """The plain value of a configuration of OmegaConf, which whoever passes one has imported."""
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is None or not omegaconf.OmegaConf.is_config(node):
+        raise TypeError(f"{type(node).__name__} has no form in JSON")
+    try:
+        return omegaconf.OmegaConf.to_container(node, resolve=True, throw_on_missing=True, enum_to_str=True)
+    except omegaconf.errors.OmegaConfBaseException as error:
+        raise ValueError(str(error).splitlines()[0]) from None
 
 
 def _deliveries_of(study_id: int | None) -> str:

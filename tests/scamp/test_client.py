@@ -40,6 +40,27 @@ def test_a_study_is_submitted_and_read_back(service: tuple[Client, Store]) -> No
     assert store.studies.get(created["id"]).state is StudyState.STOPPING
 
 
+def test_a_study_may_be_or_contain_a_configuration_of_omegaconf(service: tuple[Client, Store]) -> None:
+    omegaconf = pytest.importorskip("omegaconf")
+    client, _ = service
+    cfg = omegaconf.OmegaConf.create(
+        {
+            "most": 0.1,
+            "study": {**SPEC, "space": {"lr": {"low": 0.001, "high": "${most}"}, "depth": {"choice": [2, 4]}}},
+        }
+    )
+    created, part = client.submit(cfg.study), client.submit({**SPEC, "space": cfg.study.space})
+    again = client.clone(created["id"], name="again", spec=cfg.study)
+    for study in (created, part, again):
+        assert study["spec"]["space"]["lr"]["high"] == 0.1
+        assert study["spec"]["space"]["depth"]["choice"] == [2, 4]
+    cfg.study.name = "???"
+    with pytest.raises(InvalidInput, match="written as JSON: Missing mandatory value: name"):
+        client.submit(cfg.study)
+    with pytest.raises(InvalidInput, match="PosixPath has no form in JSON"):
+        client.submit({**SPEC, "name": Path()})
+
+
 def test_candidates_are_enqueued_one_by_one_or_as_a_list(service: tuple[Client, Store]) -> None:
     client, _ = service
     study = client.submit(SPEC)["id"]
