@@ -278,9 +278,15 @@ class Client:
         """The trials of a study by number, fetched page by page; ``states`` keeps only trials in these states."""
         return self._http.pages(f"/v1/studies/{study_id}/trials", {"state": list(states)})
 
-    def trials_csv(self, study_id: int) -> Iterator[str]:
-        """Parts of a CSV of the trials of a study, which may also have values that are not finite."""
-        return self._http.text(f"/v1/studies/{study_id}/trials.csv")
+    def trials_text(self, study_id: int, file_format: str = "csv") -> Iterator[str]:
+        """Parts of a CSV (``csv``) or of JSON lines (``jsonl``) of the trials of a study."""
+        return self._http.text(f"/v1/studies/{study_id}/trials.{file_format}")
+
+    def download_trials(self, study_id: int, target: Path, file_format: str | None = None) -> None:
+        """Write the trials of a study to ``target`` as csv, jsonl or parquet; by default by its name, else csv."""
+        suffix = target.suffix.removeprefix(".")
+        file_format = file_format or (suffix if suffix in ("jsonl", "parquet") else "csv")
+        self._http.download(f"/v1/studies/{study_id}/trials.{file_format}", target)
 
     def trials_frame(self, study_id: int) -> pandas.DataFrame:
         """The trials of a study as a data frame by number: a column for each field, each parameter (``params.lr``)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from api.access.allowed import TheAccess
@@ -25,6 +25,7 @@ from api.routes.parameters import (
     Where,
     Whole,
 )
+from api.trial_table import MEDIA_TYPES, FileFormat, TrialTable
 from api.views.charts import outline
 from api.views.timeline import TimelineView, timeline_view
 from api.views.trials import (
@@ -37,23 +38,15 @@ from api.views.trials import (
     log_view,
     metric_view,
     peaks_view,
-    table_columns,
     trial_detail,
     trial_view,
 )
 from api.views.view import Page
-from scamp.export import csv_parts
-from scamp_service.client import trial_row
 from scamp_service.model import Attempt, Trial
-from scamp_service.store.fields import trial_fields
 from scamp_service.store.parts.trials import Trials
 from scamp_service.study.objectives import Objectives
-from scamp_service.study.spaces.parameter_axes import axes_of, leaves_in
 
 router = APIRouter(prefix="/v1", tags=["trials"])
-
-AT_ONCE = 500
-"""Trials that a download reads together."""
 
 
 @router.get("/studies/{study_id}/trials", responses=problems(404, 422))
@@ -84,44 +77,30 @@ def list_trials(
 
 
 @router.get(
-    "/studies/{study_id}/trials.csv",
+    "/studies/{study_id}/trials.{file_format}",
     response_class=StreamingResponse,
     responses={
-        200: {"description": "A row for each trial", "content": {"text/csv": {"schema": {"type": "string"}}}},
+        200: {
+            "description": "A row for each trial",
+            "content": {kind: {"schema": {"type": "string"}} for kind in MEDIA_TYPES.values()},
+        },
         **problems(404, 422),
     },
 )
 def download_trials(
     study_id: StudyId,
+    file_format: Annotated[FileFormat, Path(description="format of the file")],
     store: TheStore,
     by: SortColumn = "number",
     descending: Descending = False,
     state: States = None,
     where: Where = "",
 ) -> StreamingResponse:
-    """Download trials as CSV, with a column for each parameter, such as `params.layers.0.width`, and each metric."""
-    spec = store.studies.get(study_id).spec
-    objectives = Objectives.of_spec(spec)
-    numbers = store.table.numbers(study_id, by, descending=descending, states=state, where=where)
-    every = store.table.columns(study_id, ("params", "id"), states=state, where=where)
-    present = dict.fromkeys(name for row in every for name in leaves_in(row.params))
-    metrics = store.reports.counted_metrics([row.id for row in every])
-    metric_columns = dict.fromkeys(f"metrics.{name}" for values in metrics.values() for name in values)
-    axes = axes_of(spec.get("space", {}))
-    params = [f"params.{name}" for name in dict.fromkeys((*axes, *present)) if name in present]
-
-    def parts() -> Iterator[list[Mapping[str, Any]]]:
-        for start in range(0, len(numbers), AT_ONCE):
-            part = numbers[start : start + AT_ONCE]
-            by_number = {trial.number: trial for trial in store.trials.with_numbers(study_id, part)}
-            trials = [by_number[number] for number in part if number in by_number]  # it may be deleted meanwhile
-            yield [
-                trial_row({**trial_fields(trial, objectives), "metrics": metrics.get(trial.id, {})}) for trial in trials
-            ]
-
-    headers = {"Content-Disposition": f'attachment; filename="study-{study_id}.csv"'}
-    columns = table_columns(params, metric_columns, objectives)
-    return StreamingResponse(csv_parts(columns, parts()), media_type="text/csv", headers=headers)
+    """Download trials as CSV or Parquet, with a column for each parameter, such as `params.layers.0.width`, and each
+    metric, or as JSON lines."""
+    table = TrialTable(store, study_id, by, descending, state, where)
+    headers = {"Content-Disposition": f'attachment; filename="study-{study_id}.{file_format}"'}
+    return StreamingResponse(table.parts(file_format), media_type=MEDIA_TYPES[file_format], headers=headers)
 
 
 @router.get("/studies/{study_id}/peaks", responses=problems(404, 422))

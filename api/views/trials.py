@@ -143,17 +143,6 @@ class ChangedTrial(RequestBody):
     ] = None
 
 
-_FIRST = ("number", "state", "value")
-_LEFT_OUT = frozenset(["id", "study_id", *_FIRST, "params", "values", "metrics", "plan"])
-
-
-def table_columns(params: Iterable[str], metrics: Iterable[str], objectives: Objectives) -> list[str]:
-    """Columns of a table of trials, as ``client.trial_row`` names them, with those of ``params`` and ``metrics``."""
-    names = [name for name in TrialView.model_fields if name not in _LEFT_OUT]
-    values = [f"values.{index}" for index in range(len(objectives.items))] if objectives.has_several else []
-    return [*_FIRST, *values, *params, *metrics, *names]
-
-
 class AttemptView(RunView):
     """One run of a trial on devices."""
 

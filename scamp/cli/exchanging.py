@@ -17,26 +17,23 @@ app = typer.Typer()
 @app.command()
 def export(
     study: StudyId,
-    file_format: Annotated[Literal["csv", "jsonl", "parquet"], typer.Option("--format", help="file format")] = "csv",
+    file_format: Annotated[
+        Literal["csv", "jsonl", "parquet"] | None,
+        typer.Option("--format", help="file format; default: by the name of the file, else csv"),
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="file to write; default: print")] = None,
     address: Address = "",
     token: Token = "",
 ) -> None:
     """Write the trials of a study as CSV, JSON lines or Parquet: a row for each, a column for each parameter."""
-    from scamp.export import write_json_lines, write_parquet
-
     client = client_of(address, token)
-    client.study(study)  # an unknown study has no trials either
-    if file_format == "parquet":
-        if output is None:
-            raise InvalidInput("Parquet is not text: name a file with --output")
-        write_parquet(client.trials(study), output)
+    if output is not None:
+        client.download_trials(study, output, file_format)
         return
-    with utf8_file(output) as stream:
-        if file_format == "csv":
-            stream.writelines(client.trials_csv(study))
-        else:
-            write_json_lines(client.trials(study), stream)
+    if file_format == "parquet":
+        raise InvalidInput("Parquet is not text: name a file with --output")
+    with utf8_file(None) as stream:
+        stream.writelines(client.trials_text(study, file_format or "csv"))
 
 
 @app.command()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
-from estimators.model import Prediction
+from estimators.model import Plan, Prediction
 from scamp_service.model import Attempt, Choice, Trial
 from scamp_service.study.objectives import Objectives
+
+_OF_TRIAL = tuple(name for name in Trial.__slots__ if name not in ("sized", "parent_id"))
+_OF_ATTEMPT = tuple(name for name in Attempt.__slots__ if name not in ("token", "choice"))
+_values_of_trial, _values_of_attempt = attrgetter(*_OF_TRIAL), attrgetter(*_OF_ATTEMPT)
 
 
 def trial_fields(trial: Trial, objectives: Objectives | None = None) -> dict[str, Any]:
@@ -14,8 +20,7 @@ def trial_fields(trial: Trial, objectives: Objectives | None = None) -> dict[str
 
     ``values`` has its value of each of the study's ``objectives``, None for one that is not known or not finite.
     """
-    fields = {name: getattr(trial, name) for name in trial.__slots__ if name not in ("sized", "parent_id")}
-    sized = trial.sized
+    fields, sized = dict(zip(_OF_TRIAL, _values_of_trial(trial), strict=True)), trial.sized
     return fields | {
         **choice_fields(sized.choice if sized else None),
         "values": objectives.each_of(trial) if objectives else [trial.value],
@@ -31,7 +36,7 @@ def trial_fields(trial: Trial, objectives: Objectives | None = None) -> dict[str
 
 def attempt_fields(attempt: Attempt) -> dict[str, Any]:
     """The fields of an attempt, without the fencing token, which is a secret of the ranks."""
-    fields = {name: getattr(attempt, name) for name in attempt.__slots__ if name not in ("token", "choice")}
+    fields = dict(zip(_OF_ATTEMPT, _values_of_attempt(attempt), strict=True))
     return fields | choice_fields(attempt.choice) | {"mib_per_rank": attempt.mib_per_rank}
 
 
@@ -42,11 +47,7 @@ def choice_fields(choice: Choice | None) -> dict[str, Any]:
     """
     plan, prediction = (choice.plan, choice.prediction) if choice else (None, Prediction())
     return {
-        "plan": plan.to_json() if plan else None,
-        "plan_text": str(plan or ""),
-        "plan_short": plan.short if plan else "",
-        "num_ranks": plan.world_size if plan else 0,
-        "batch": plan.batch if plan else 0,
+        **_plan_fields(plan),
         "predicted_bytes": prediction.predicted_bytes,
         "extra_bytes": prediction.extra_bytes,
         "bias_bytes": prediction.bias_bytes,
@@ -55,4 +56,16 @@ def choice_fields(choice: Choice | None) -> dict[str, Any]:
         "predicted_step_seconds": choice.step_seconds if choice else None,
         "step_factor": choice.step_factor if choice else 1.0,
         "predicted_communication_share": choice.communication_share if choice else None,
+    }
+
+
+@lru_cache(maxsize=4096)
+def _plan_fields(plan: Plan | None) -> dict[str, Any]:
+    """The fields of a plan, which many trials share."""
+    return {
+        "plan": plan.to_json() if plan else None,
+        "plan_text": str(plan or ""),
+        "plan_short": plan.short if plan else "",
+        "num_ranks": plan.world_size if plan else 0,
+        "batch": plan.batch if plan else 0,
     }

@@ -69,6 +69,7 @@ def addresses(team: Team, study_id: int | None = None) -> list[tuple[str, str, s
         "name:path": "a.txt",
         "name": "editor",
         "project": "vision",
+        "file_format": "csv",
     }
     values |= {"token_id": 1, "version": "current", "path:path": "style.css"}
     of_all: list[tuple[str, str, str]] = []

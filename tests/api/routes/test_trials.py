@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from pyarrow import parquet
 
 from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
@@ -330,6 +331,23 @@ def test_the_table_is_downloaded_as_csv_in_its_order_and_with_its_filter(api: In
     assert best["metrics.accuracy"] == "0.53"
     assert api.get("/v1/studies/1/trials.csv", params={"where": "wrong <"}).status_code == 422
     assert api.get("/v1/studies/9/trials.csv").status_code == 404
+
+
+def test_the_table_is_downloaded_as_json_lines_and_parquet(api: InProcess) -> None:
+    study = fill(api.store)
+    running = api.store.trials.page(study.id)[1]
+    row = Metric(running.id, 1, 0, 5, {"accuracy": math.inf}, 1.0)
+    assert api.store.reports.add(Report(running.id, 1, SECRET, metrics=[row], objectives=["accuracy"]), now=3.0)
+    lines = api.get(f"/v1/studies/{study.id}/trials.jsonl").text.splitlines()
+    assert [json.loads(line) for line in lines] == api.get(f"/v1/studies/{study.id}/trials").json()["items"]
+    answer = api.get(f"/v1/studies/{study.id}/trials.parquet")
+    assert answer.headers["content-disposition"] == 'attachment; filename="study-1.parquet"'
+    rows = parquet.read_table(io.BytesIO(answer.content)).to_pylist()
+    assert [(row["value"], row["params.lr"]) for row in rows] == [(0.53, 0.01), (math.inf, 0.02), (None, 0.03)]
+    assert list(rows[0]) == next(csv.reader(io.StringIO(api.get(f"/v1/studies/{study.id}/trials.csv").text)))
+    none = api.get(f"/v1/studies/{study.id}/trials.parquet", params={"where": "lr > 9"})
+    assert parquet.read_table(io.BytesIO(none.content)).num_rows == 0
+    assert api.get(f"/v1/studies/{study.id}/trials.xls").status_code == 404
 
 
 def test_trials_have_the_metrics_that_they_count_by(api: InProcess) -> None:
