@@ -82,6 +82,10 @@ class Admission:
             task.add_done_callback(lambda _: self._under_way.pop(key))
         return await asyncio.shield(task)
 
+    async def parsed(self, body: bytes, content_type: str, access: Access) -> tuple[StudySpec, bytes | None]:
+        """The study and the zip of its files in a body that ``access`` may submit. Raises as ``submit`` does."""
+        return await self._in(self._parsers, lambda: self._parse(body, content_type, access))
+
     def close(self) -> None:
         """End the import that is running, and forget those that wait."""
         self._closed = True
@@ -90,7 +94,7 @@ class Admission:
         self._process.kill()
 
     async def _submit(self, body: bytes, content_type: str, key: str | None, store: Store, access: Access) -> Study:
-        spec, code = await self._in(self._parsers, lambda: self._parse(body, content_type, access))
+        spec, code = await self.parsed(body, content_type, access)
         self._settings.expect_priority(spec.project, spec.priority)
         store.users.expect_priority(access.name, spec.priority)
         self._settings.expect_receivers(spec.notify)

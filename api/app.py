@@ -22,6 +22,7 @@ from api.metrics import CONTENT_TYPE_LATEST, Measure, Metrics
 from api.openapi import describe
 from api.ready_probe import ReadyProbe
 from api.routes import router
+from api.screenings import Screenings
 from api.sse import EventHub
 from scamp import __version__
 from scamp_service.errors import Forbidden, ScampError
@@ -58,7 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.has_users = has_users
     app.state.store, app.state.settings, app.state.hub, app.state.admission = store, settings, hub, admission
     app.state.ready_probe, app.state.importances = ReadyProbe(store, settings), ImportanceCache(store)
-    app.state.forecasts = Forecasts(store, settings)
+    app.state.forecasts, app.state.screenings = Forecasts(store, settings), Screenings(store, settings)
     metrics.event_clients.set_function(lambda: hub.num_clients)
 
     @app.get("/metrics", include_in_schema=False)

@@ -13,6 +13,7 @@ from api.admission import Admission
 from api.forecasts import Forecasts
 from api.importance_cache import ImportanceCache
 from api.ready_probe import ReadyProbe
+from api.screenings import Screenings
 from api.sse import EventHub
 from scamp_service.lifecycle import TrialState
 from scamp_service.settings import Settings
@@ -87,3 +88,4 @@ TheReadyProbe = Annotated[ReadyProbe, _of_app("ready_probe")]
 TheSettings = Annotated[Settings, _of_app("settings")]
 TheHub = Annotated[EventHub, _of_app("hub")]
 TheAdmission = Annotated[Admission, _of_app("admission")]
+TheScreenings = Annotated[Screenings, _of_app("screenings")]

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from api.access.allowed import TheAccess
 from api.problems import read_body
 from api.routes.answers import page_of, problems
+from api.routes.drafts import STUDY_BODY
 from api.routes.parameters import After, StudyId, TheAdmission, TheSettings, TheStore, Whole
 from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key
 from api.views.studies import (
@@ -51,15 +52,7 @@ IdempotencyKey = Annotated[
     status_code=201,
     response_model=StudyDetail,
     responses=problems(408, 409, 413, 415, 422),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {"schema": {"$ref": "#/components/schemas/NewStudy"}},
-                "multipart/form-data": {"schema": {"$ref": "#/components/schemas/NewStudyForm"}},
-            },
-        }
-    },
+    openapi_extra=STUDY_BODY,
 )
 async def create_study(
     request: Request,

@@ -265,6 +265,13 @@ export interface DeviceView {
   gangs: GangView[];
 }
 
+export interface DraftView {
+  name: string;
+  workload: string;
+  project: string;
+  parameters: ParameterView[];
+}
+
 export interface EnqueuedView {
   /** number of the trial of each candidate */
   numbers: number[];
@@ -580,6 +587,27 @@ export interface Page_TrialView_ {
   next?: number | null;
 }
 
+export interface ParameterView {
+  name: string;
+  /** other: blocks, and those with a condition or a prior */
+  kind: "float" | "int" | "choice" | "ordinal" | "other";
+  low: string;
+  high: string;
+  /** empty: none */
+  step: string;
+  log: boolean;
+  /** the values of a list, with commas between them */
+  values: string;
+}
+
+export interface PartView {
+  name: string;
+  first: any;
+  last: any;
+  num_candidates: number;
+  num_fitting: number;
+}
+
 export interface PassView {
   kind: "forward" | "backward" | "update";
   /** number of the micro-batch, from 0; null for the update */
@@ -624,6 +652,13 @@ export interface Problem {
   detail: string;
 }
 
+export interface RanksView {
+  num_ranks: number;
+  num_candidates: number;
+  /** median of the MiB that are reserved for a rank */
+  reserved_mib: number;
+}
+
 export interface Readiness {
   /** `ready` or `not ready` */
   status: string;
@@ -654,6 +689,20 @@ export interface RowView {
   memory: [number, number][];
   /** predicted peak of one rank, with what was learned */
   peak_bytes: number;
+}
+
+export interface ScreeningView {
+  num_candidates: number;
+  num_fitting: number;
+  /** candidates that the workload refuses */
+  num_refused: number;
+  /** for the first of them; empty: none is */
+  why_refused: string;
+  num_devices: number;
+  /** MiB that the largest device offers */
+  largest_mib: number;
+  ranks: RanksView[];
+  parts: PartView[];
 }
 
 export interface StudyChange {

@@ -168,17 +168,47 @@ export function studyFile(studyId) {
 }
 
 /**
+ * Check a study's text, and get its space; throws what is wrong with it.
+ * @param {string} spec
+ * @returns {Promise<Answers.DraftView>}
+ */
+export function check(spec) {
+  const body = new FormData();
+  body.set("spec", spec);
+  return request("/v1/studies:check", { method: "POST", body });
+}
+
+/**
+ * What of a study's space fits on the cluster.
+ * @param {{spec: string, files: import("./new/files.js").Chosen[], codeOf: number}} study
+ * @param {AbortSignal} signal
+ * @returns {Promise<Answers.ScreeningView>}
+ */
+export function screen(study, signal) {
+  return request("/v1/studies:screen", { method: "POST", body: formOf(study), signal });
+}
+
+/**
+ * @param {{spec: string, files: import("./new/files.js").Chosen[], codeOf: number}} study
+ * @returns {FormData}
+ */
+function formOf({ spec, files, codeOf }) {
+  const body = new FormData();
+  body.set("spec", spec);
+  if (codeOf) body.set("code_of", String(codeOf));
+  for (const { path, file } of files) body.append("files", file, path);
+  return body;
+}
+
+/**
  * Submit a study: its file as text, a user's own files, and those of another study (0: of none), which they replace.
  * @param {{spec: string, files: import("./new/files.js").Chosen[], codeOf: number, isPaused: boolean}} study
  * @param {string} key the same for the same study, so that a repeated request makes no second one
  * @returns {Promise<Answers.StudyDetail>}
  */
-export function submit({ spec, files, codeOf, isPaused }, key) {
-  const body = new FormData();
-  body.set("spec", spec);
-  if (codeOf) body.set("code_of", String(codeOf));
+export function submit({ isPaused, ...study }, key) {
+  const body = formOf(study);
   if (isPaused) body.set("paused", "true");
-  for (const { path, file } of files) body.append("files", file, path);
   const headers = { Accept: "application/json", "Idempotency-Key": key };
   return request("/v1/studies", { method: "POST", headers, body });
 }

@@ -3,10 +3,11 @@
 import * as api from "./client.js";
 import { Page } from "./page.js";
 import { beginningsPanel } from "./new/beginnings.js";
+import { spacePanel } from "./new/space.js";
 import { NewStudyState } from "./new/state.js";
 import { submissionPanel } from "./new/submission.js";
 
-const PANELS = [beginningsPanel, submissionPanel];
+const PANELS = [beginningsPanel, spacePanel, submissionPanel];
 
 const state = new NewStudyState(Number(new URLSearchParams(location.search).get("from")) || 0);
 const page = new Page(state);

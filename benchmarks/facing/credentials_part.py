@@ -58,6 +58,7 @@ OF_MANAGERS = {
 }
 IN_VISION = {
     ("POST", "/v1/studies"): Role.EDITOR,
+    ("POST", "/v1/studies:screen"): Role.EDITOR,
     ("GET", "/v1/projects/{project}/members"): Role.VIEWER,
     ("PUT", "/v1/projects/{project}/members/{name}"): Role.ADMIN,
 }
@@ -67,6 +68,7 @@ BODIES: Mapping[tuple[str, str], Any] = {
     ("POST", "/v1/tokens"): {"name": "t", "user": "gone"},
     ("PUT", "/v1/projects/{project}/members/{name}"): {"role": "editor"},
     ("POST", "/v1/studies"): {"spec": full_spec(project="vision")},
+    ("POST", "/v1/studies:screen"): {"spec": full_spec(project="vision")},
     ("POST", "/v1/deliveries:test"): {"receiver": {"webhook": "http://127.0.0.1:9/"}},
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scamp_service.errors import InvalidInput
+from scamp_service.model import Json
 from scamp_service.study.parse import read_study
 from scamp_service.study.sampler_options import RandomOptions
 from scamp_service.study.spec import StudySpec
@@ -53,7 +54,6 @@ def candidates_of(
             folder, file = file.parent, Path(file.name)
         workload = f"{file}:{name}"
         return Candidates(workload, bundle_code(folder / "study", workload, working_dir), [params])
-    from scamp_service.search.proposals import Search, needs_own_process
     from scamp_service.sizing.user_workload import with_space
 
     study = Path(source)
@@ -62,11 +62,18 @@ def candidates_of(
     spec = with_space(spec, code)
     if unknown := sorted(params.keys() - spec.space.keys() - spec.fixed.keys()):
         raise InvalidInput(f"{source} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
+    proposed = proposed_candidates(spec, num_candidates, at_random=at_random)
+    return Candidates(spec.workload, code, [{**proposal, **params} for proposal in proposed])
+
+
+def proposed_candidates(spec: StudySpec, num_candidates: int, *, at_random: bool = False) -> Sequence[Json]:
+    """The first candidates that a study would try, or random ones, as in ``candidates_of``."""
+    from scamp_service.search.proposals import Search, needs_own_process
+
     if at_random or needs_own_process(spec):
         at_random_too = spec.search.model_copy(update={"sampler": RandomOptions(name="random")})
         spec = spec.model_copy(update={"search": at_random_too})
-    proposed = Search(spec).propose([], 0, num_candidates)
-    return Candidates(spec.workload, code, [{**proposal, **params} for proposal in proposed])
+    return Search(spec).propose([], 0, num_candidates)
 
 
 def code_of(study: Path, spec: StudySpec, working_dir: Path | None) -> bytes | None:

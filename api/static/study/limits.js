@@ -7,7 +7,7 @@ import { required } from "../required.js";
 /** @import { Panel } from "../page.js" */
 /** @import { StudyContext } from "./state.js" */
 
-const LIMITS = ["trials", "seconds", "device_hours", "max_concurrent"];
+const LIMITS = ["trials", "seconds", "device_hours", "max_concurrent", "target"];
 
 /**
  * @param {StudyContext} context
@@ -25,7 +25,9 @@ export function limitsPanel({ state, feeds }) {
 
   button.addEventListener("click", () => {
     shown = state.study.spec.budget;
-    for (const name of LIMITS) inputOf(name).value = String(shown[name] ?? "");
+    for (const name of LIMITS) inputOf(name).value = limitText(shown[name]);
+    byId("keep-terminator").hidden = !shown.terminator;
+    inputOf("terminator").checked = true;
     wrong.hidden = true;
     dialog.showModal();
   });
@@ -34,8 +36,8 @@ export function limitsPanel({ state, feeds }) {
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const limits = changedLimits(shown, (name) => inputOf(name).value);
     try {
+      const limits = changedLimits(shown, (name) => inputOf(name).value, inputOf("terminator").checked);
       if (Object.keys(limits).length) await api.extend(state.studyId, limits);
       dialog.close();
       feeds.refreshStudy("extended");
@@ -57,18 +59,46 @@ export function limitsPanel({ state, feeds }) {
 /**
  * The request that makes the limits of a budget those of a form; limits that are now empty are dropped.
  * @param {Record<string, any>} budget
- * @param {(name: string) => string} valueOf
+ * @param {(name: string) => string} textOf
+ * @param {boolean} [hasTerminator] whether it keeps its rule that little is left to gain
  * @returns {Record<string, unknown>}
  */
-export function changedLimits(budget, valueOf) {
+export function changedLimits(budget, textOf, hasTerminator = true) {
   /** @type {Record<string, unknown>} */
   const changed = {};
-  const drop = [];
+  const drop = budget.terminator && !hasTerminator ? ["terminator"] : [];
   for (const name of LIMITS) {
-    const [before, now] = [budget[name] ?? null, valueOf(name) === "" ? null : Number(valueOf(name))];
-    if (now === before) continue;
-    if (now === null) drop.push(name);
-    else changed[name] = now;
+    const text = textOf(name).trim();
+    if (text === limitText(budget[name])) continue;
+    if (!text) drop.push(name);
+    else changed[name] = name === "target" ? parsedTarget(text) : Number(text);
   }
   return drop.length ? { ...changed, drop } : changed;
+}
+
+/**
+ * A limit as the form shows it; targets of several objectives as “accuracy=0.9, loss=0.2”.
+ * @param {any} limit
+ * @returns {string}
+ */
+function limitText(limit) {
+  if (limit === null || limit === undefined) return "";
+  if (typeof limit !== "object") return String(limit);
+  return Object.entries(limit)
+    .map(([metric, value]) => `${metric}=${value}`)
+    .join(", ");
+}
+
+/**
+ * @param {string} text
+ * @returns {number | Record<string, number>}
+ */
+function parsedTarget(text) {
+  const pairs = text.split(",").map((pair) => pair.split("=").map((part) => part.trim()));
+  const target =
+    pairs[0].length === 1 ? Number(text) : Object.fromEntries(pairs.map(([key, value]) => [key, Number(value)]));
+  const numbers = typeof target === "number" ? [target] : Object.values(target);
+  if (!numbers.every(Number.isFinite))
+    throw new Error("Write the target as a number, or as METRIC=NUMBER, METRIC=NUMBER.");
+  return target;
 }

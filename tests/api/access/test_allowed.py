@@ -31,6 +31,8 @@ ANYBODY = {
     "/v1/me",
     "/v1/cluster",
     "/v1/cluster/what-if",
+    "/v1/studies:check",
+    "/v1/studies:screen",
 }
 ANYBODY |= {"/v1/studies", "/v1/tokens", "/v1/users", "/v1/events", "/v1/usage"}
 """What everybody with credentials may read, each the own part."""

@@ -149,3 +149,23 @@ def test_limits_are_changed_and_failed_trials_run_again(open_page: Callable[...,
     page.get_by_role("button", name="Retry 1 failed trial").click()
     expect(page.get_by_text("1 trial will run again")).to_be_visible()
     expect(page.locator("#retry")).to_be_hidden()
+
+
+def test_the_form_of_the_space_and_the_text_change_each_other(open_page: Callable[..., Page]) -> None:
+    page = open_page("/new")
+    text = page.locator("#spec")
+    page.get_by_label("high of lr").fill("1")
+    page.get_by_label("high of lr").press("Enter")
+    expect(text).to_have_value(re.compile(r"  lr: \{low: 0\.0003, high: 1\.0, log: true\}\n"))
+    expect(page.get_by_label("high of lr")).to_have_value("1.0")
+    text.fill(text.input_value().replace("[2, 4]", "[2, 6]"))
+    expect(page.get_by_label("values of depth")).to_have_value("2, 6")
+    page.get_by_label("Kind of depth").select_option("int")
+    expect(text).to_have_value(re.compile(r"  depth: \{low: 1, high: 6\}\n"))
+    page.locator("#new-parameter").fill("width")
+    page.get_by_role("button", name="Add parameter").click()
+    page.get_by_label("Kind of width").select_option("choice")
+    expect(text).to_have_value(re.compile(r"  width: \{choice: \[0\.0, 1\.0\]\}\n"))
+    page.get_by_role("button", name="Remove width").click()
+    expect(page.get_by_label("Kind of width")).to_have_count(0)
+    assert "width" not in text.input_value()

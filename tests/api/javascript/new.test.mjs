@@ -24,6 +24,14 @@ test("only limits that differ are sent, and an empty field drops a limit", () =>
   const request = (values) => changedLimits(budget, (name) => values[name] ?? "");
   assert.deepEqual(request({ trials: "8", seconds: "60" }), {});
   assert.deepEqual(request({ trials: "9", device_hours: "1.5" }), { trials: 9, device_hours: 1.5, drop: ["seconds"] });
+  const kept = { trials: "8", seconds: "60" };
+  assert.deepEqual(request({ ...kept, target: "0.9" }), { target: 0.9 });
+  assert.deepEqual(request({ ...kept, target: "acc=0.9, size=3" }), { target: { acc: 0.9, size: 3 } });
+  assert.throws(() => request({ ...kept, target: "high" }), /Write the target as a number/);
+  assert.deepEqual(
+    changedLimits({ target: 1, terminator: { regret: 1 } }, () => "", false),
+    { drop: ["terminator", "target"] },
+  );
 });
 
 test("parameters are a JSON object", () => {
