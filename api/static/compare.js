@@ -3,13 +3,14 @@
 import * as api from "./client.js";
 import { bestPanel } from "./compare/best.js";
 import { choicePanel } from "./compare/choice.js";
+import { differencesPanel, importancesPanel } from "./compare/differences.js";
 import { CompareState } from "./compare/state.js";
 import { byId, setText } from "./elements/dom.js";
 import { Page } from "./page.js";
 
 /** @import { EventView } from "./answers.d.ts" */
 
-const PANELS = [bestPanel, choicePanel];
+const PANELS = [bestPanel, choicePanel, differencesPanel, importancesPanel];
 const REST_MS = 5000;
 
 const named = new URLSearchParams(location.search).getAll("study").map(Number);
@@ -27,6 +28,7 @@ async function loadStudy(id) {
   if (study === null) return state.forget(id); // it was deleted
   state.keep([study]);
   state.keepHistory(id, await api.history(id));
+  state.keepImportances(id, (await api.importances(id)).items);
 }
 
 page.open({

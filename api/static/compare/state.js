@@ -27,6 +27,8 @@ export class CompareState extends PageState {
     this.chosen = new Set(named.filter((id) => id > 0).slice(0, MOST));
     /** @type {Map<number, HistoryView>} */
     this.histories = new Map();
+    /** @type {Map<number, Record<string, number>>} share of each parameter by its name, by study */
+    this.importances = new Map();
   }
 
   /** @param {StudyView[]} items */
@@ -87,6 +89,15 @@ export class CompareState extends PageState {
    */
   keepHistory(id, history) {
     this.histories.set(id, history);
+    this.changed("studies");
+  }
+
+  /**
+   * @param {number} id
+   * @param {import("../answers.d.ts").ImportanceView[]} items
+   */
+  keepImportances(id, items) {
+    this.importances.set(id, Object.fromEntries(items.map(({ name, share }) => [name, share])));
     this.changed("studies");
   }
 

@@ -26,6 +26,7 @@ def test_chosen_studies_are_drawn_and_named_in_the_address(open_page: Callable[.
     expect(page.locator("#best-lines canvas")).to_be_visible()
     expect(row).to_contain_text("0.9522")
     expect(row.locator(".swatch.g0")).to_be_visible()
+    expect(page.locator("#differences-card")).to_contain_text("What differs")
     page.goto(page.url + "&study=99")
     expect(digits).to_be_checked()
     expect(page.locator("#summary")).to_contain_text(f"{page.get_by_role('checkbox', checked=True).count()} chosen")

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { differences } from "../../../api/static/compare/differences.js";
 import { CompareState } from "../../../api/static/compare/state.js";
 
 const study = (id, metric = "accuracy", direction = "maximize") => ({ id, spec: { objective: { metric, direction } } });
@@ -41,4 +42,14 @@ test("the best value so far counts completed trials, in the order of their numbe
     [3, 0.7],
     [4, 0.7],
   ]);
+});
+
+test("only options that differ are listed, with a dash where a study lacks one", () => {
+  const one = { name: "a", space: { lr: { low: 0.1, high: 1 } }, budget: { trials: 8, seconds: null }, tags: ["x"] };
+  const other = { name: "b", space: { lr: { low: 0.1, high: 2, log: true } }, budget: { trials: 8 }, tags: ["x"] };
+  assert.deepEqual(differences([one, other]), [
+    ["space.lr.high", "1", "2"],
+    ["space.lr.log", "–", "true"],
+  ]);
+  assert.deepEqual(differences([one, one]), []);
 });
