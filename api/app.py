@@ -22,7 +22,7 @@ from api.metrics import CONTENT_TYPE_LATEST, Measure, Metrics
 from api.openapi import describe
 from api.ready_probe import ReadyProbe
 from api.routes import router
-from api.screenings import Screenings
+from api.routes.screenings import Screenings
 from api.sse import EventHub
 from scamp import __version__
 from scamp_service.errors import Forbidden, ScampError

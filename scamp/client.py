@@ -317,10 +317,14 @@ class Client:
         """The evaluations of a trial at steps > ``after``, by step, fetched page by page."""
         return self._http.pages(f"/v1/studies/{study_id}/trials/{number}/metrics", {"after": after})
 
-    def logs(self, study_id: int, number: int, *, after: int = 0, limit: int = 1000) -> list[JsonObject]:
-        """At most ``limit`` log lines with id > ``after``; ``after=-1`` returns the last lines."""
-        path = f"/v1/studies/{study_id}/trials/{number}/logs"
-        return cast(list[JsonObject], self._http.request("GET", path, params={"after": after, "limit": limit})["items"])
+    def logs(
+        self, study_id: int, number: int, *, after: int = 0, limit: int = 1000, search: str = ""
+    ) -> list[JsonObject]:
+        """At most ``limit`` log lines with id > ``after``; ``after=-1`` returns the last lines. ``search``: only those
+        that contain this text, in small or capital letters."""
+        path, params = f"/v1/studies/{study_id}/trials/{number}/logs", {"after": after, "limit": limit}
+        params = {**params, "search": search} if search else params
+        return cast(list[JsonObject], self._http.request("GET", path, params=params)["items"])
 
     def files(self, study_id: int, number: int) -> list[JsonObject]:
         """The files that a trial keeps: ``name``, ``num_bytes`` and ``written_at``."""

@@ -13,7 +13,7 @@ from api.admission import Admission
 from api.forecasts import Forecasts
 from api.importance_cache import ImportanceCache
 from api.ready_probe import ReadyProbe
-from api.screenings import Screenings
+from api.routes.screenings import Screenings
 from api.sse import EventHub
 from scamp_service.lifecycle import TrialState
 from scamp_service.settings import Settings

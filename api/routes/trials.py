@@ -224,9 +224,15 @@ def list_logs(
         Whole, Query(ge=-1, le=LARGEST_ID, description="only later lines; -1: the last `limit` lines")
     ] = 0,
     limit: Annotated[Whole, Query(ge=1, le=10_000)] = 1000,
+    search: Annotated[
+        str, Query(description="only lines that contain this text, in small or capital letters", max_length=200)
+    ] = "",
 ) -> Page[LogLineView]:
     """List the lines that the ranks of a trial printed, in the order of their arrival."""
     trial = store.trials.numbered(study_id, number)
+    if search:
+        lines = store.reports.logs(trial.id, after=max(0, after), limit=limit + 1, search=search)
+        return page_of(request, response, lines, limit, lambda row: row[0], log_view)
     if after == -1:
         return Page(items=[log_view(row) for row in store.reports.logs(trial.id, after=-1, limit=limit)])
     logs = store.reports.logs(trial.id, after=after, limit=limit + 1)

@@ -520,14 +520,16 @@ export function timeline(studyId, number) {
 }
 
 /**
- * Log lines with id > `after`; with -1, the last 1000.
+ * Log lines with id > `after`; with -1, the last 1000. `search`: only those with this text.
  * @param {number} studyId
  * @param {number} number of the trial
  * @param {number} after
+ * @param {string} [search]
  * @returns {Promise<Answers.LogLineView[]>}
  */
-export async function logs(studyId, number, after) {
-  return (await request(`/v1/studies/${studyId}/trials/${number}/logs?after=${after}&limit=1000`)).items;
+export async function logs(studyId, number, after, search = "") {
+  const query = new URLSearchParams({ after: String(after), limit: "1000", ...(search ? { search } : {}) });
+  return (await request(`/v1/studies/${studyId}/trials/${number}/logs?${query}`)).items;
 }
 
 /**

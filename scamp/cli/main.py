@@ -234,6 +234,7 @@ def logs(
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="keep printing new lines until the trial ends")
     ] = False,
+    search: Annotated[str, typer.Option(help="only lines that contain this text")] = "",
     address: Address = "",
     token: Token = "",
 ) -> None:
@@ -241,7 +242,7 @@ def logs(
     client = client_of(address, token)
     after = 0
     while True:
-        page = client.logs(study, trial, after=after)
+        page = client.logs(study, trial, after=after, search=search)
         for line in page:
             after = line["id"]
             out.print(f"{line['attempt']}.{line['rank']}  {line['text']}", markup=False, soft_wrap=True)
@@ -252,7 +253,7 @@ def logs(
             break
         time.sleep(0.5)
     if not after:
-        err.print(f"trial {trial} of study {study} has printed nothing")
+        err.print(f"trial {trial} of study {study} has printed nothing{' with this text' * bool(search)}")
     if view["reason"] and view["state"] in EXPLAINED:
         err.print(f"{view['state'].lower()}: {view['reason']}", markup=False, soft_wrap=True)
 

@@ -233,6 +233,7 @@ RUNGS_OF_TRIALS = _rungs.where(_metrics.c.trial_id.in_(bindparam("trial_ids", ex
 _logs_of_trial = select_fields(schema.logs, LogLine).add_columns(schema.logs.c.id.label("row_id"))
 _logs_of_trial = _logs_of_trial.where(schema.logs.c.trial_id == bindparam("trial_id"))
 LOGS = _logs_of_trial.where(schema.logs.c.id > bindparam("after")).order_by(schema.logs.c.id).limit(bindparam("limit"))
+FOUND_LOGS = LOGS.where(func.lower(schema.logs.c.text).like(bindparam("pattern", type_=sa.Text), escape="\\"))
 LAST_LOGS = _logs_of_trial.order_by(schema.logs.c.id.desc()).limit(bindparam("limit"))
 
 BLOB = select(schema.blobs.c.data).where(schema.blobs.c.sha256 == bindparam("sha256"))
@@ -358,3 +359,9 @@ def events(of_study: bool) -> sa.Select[Any]:
     if of_study:
         statement = statement.where(schema.events.c.study_id == bindparam("study_id"))
     return statement.order_by(schema.events.c.id).limit(bindparam("limit"))
+
+
+def pattern_of(text: str) -> str:
+    """The pattern of LIKE for what has this text in it."""
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"

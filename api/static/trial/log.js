@@ -1,10 +1,12 @@
-// The end of a trial's log. No event announces its lines, so they are fetched regularly while the trial is live.
+// The end of a trial's log, and a search in all of it. No event announces its lines, so they are fetched regularly while
+// the trial is live.
 
 import * as api from "../client.js";
 import { aside, card } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
+import { plural } from "../format.js";
 import { TERMINAL } from "../states.js";
-import { LogTail } from "./log_tail.js";
+import { LogTail, logLine } from "./log_tail.js";
 
 /** @import { EventView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
@@ -22,6 +24,15 @@ export function logPanel({ state, page }) {
   const blank = h("li", { class: "blank" });
   const box = h("ol", { class: "log", id: "log", role: "log", tabindex: "0", "aria-labelledby": "log-title" }, blank);
   const tail = new LogTail(box, toEnd, beside);
+  const search = h("input", {
+    type: "search",
+    id: "log-search",
+    placeholder: "Search",
+    "aria-label": "Search the log",
+    oninput: find,
+  });
+  const matches = h("span", { class: "aside", role: "status" });
+  const found = h("ol", { class: "log", tabindex: "0", "aria-label": "Lines that were found", hidden: true });
   let lastLine = -1; // -1: fetch the last lines
 
   async function load() {
@@ -34,10 +45,21 @@ export function logPanel({ state, page }) {
     }
   }
 
+  async function find() {
+    const words = search.value.trim();
+    box.hidden = beside.hidden = Boolean(words);
+    found.hidden = matches.hidden = !words;
+    if (!words) return;
+    const lines = await page.run(() => api.logs(state.studyId, state.number, 0, words));
+    if (!lines || words !== search.value.trim()) return;
+    found.replaceChildren(...lines.map(logLine));
+    setText(matches, `${plural(lines.length, "line")}${lines.length === PAGE ? " or more" : ""} with it`);
+  }
+
   const refresh = page.refresher(load);
   const refreshMine = (/** @type {EventView} */ event) => state.isMine(event) && refresh("log");
   return {
-    card: card({ id: "log", title: "Log", beside: [beside, toEnd] }, box),
+    card: card({ id: "log", title: "Log", beside: [beside, matches, search, toEnd] }, box, found),
     load,
     shows: ["trial"],
     draw: () => setText(blank, blankWords(state.trial.state)),

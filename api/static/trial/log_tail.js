@@ -40,23 +40,10 @@ export class LogTail {
   drawNow() {
     if (this.empty) this.box.replaceChildren();
     this.empty = false;
-    this.box.append(...this.pending.splice(0).map((line) => this.line(line)));
+    this.box.append(...this.pending.splice(0).map(logLine));
     while (this.box.childElementCount > MOST_LINES) this.box.firstChild?.remove();
     setText(this.aside, `last ${plural(this.box.childElementCount, "line")}`);
     if (this.following) this.end();
-  }
-
-  /**
-   * @param {LogLineView} line
-   * @returns {HTMLLIElement}
-   */
-  line({ time, attempt, rank, text }) {
-    return h(
-      "li",
-      {},
-      h("span", { class: "at", title: `attempt ${attempt}` }, `${clock(time)} r${rank}`),
-      h("span", {}, text.trimEnd()),
-    );
   }
 
   scrolled() {
@@ -68,4 +55,13 @@ export class LogTail {
   end() {
     this.box.scrollTop = this.box.scrollHeight;
   }
+}
+
+/**
+ * @param {LogLineView} line
+ * @returns {HTMLLIElement}
+ */
+export function logLine({ time, attempt, rank, text }) {
+  const at = h("span", { class: "at", title: `attempt ${attempt}` }, `${clock(time)} r${rank}`);
+  return h("li", {}, at, h("span", {}, text.trimEnd()));
 }

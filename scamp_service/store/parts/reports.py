@@ -209,8 +209,14 @@ class Reports(WritingPart):
                     rungs[row.step][row.number] = tuple(row.metrics[metric] for metric in metrics)
         return rungs
 
-    def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:
-        """(row id, line) with row id > ``after``; ``after=-1`` returns the last ``limit`` lines."""
+    def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000, search: str = "") -> list[tuple[int, LogLine]]:
+        """(row id, line) with row id > ``after``; ``after=-1`` returns the last ``limit`` lines.
+
+        With ``search`` only lines that contain this text, in small or capital letters, from the first on.
+        """
+        if search:
+            pattern = queries.pattern_of(search.lower())
+            return self._all(_line, queries.FOUND_LOGS, trial_id=trial_id, after=after, limit=limit, pattern=pattern)
         if after < 0:
             return self._all(_line, queries.LAST_LOGS, trial_id=trial_id, limit=limit)[::-1]
         return self._all(_line, queries.LOGS, trial_id=trial_id, after=after, limit=limit)

@@ -142,9 +142,9 @@ class Studies(WritingPart):
         of a study's name, tags, note, owner or project.
         """
         filters = {"after": after or None, "owner": owner, "projects": projects, "states": states}
-        filters |= {"archived": archived, "tag": None if tag is None else _like(schema.dump_json(tag))}
+        filters |= {"archived": archived, "tag": None if tag is None else queries.pattern_of(schema.dump_json(tag))}
         for index, word in enumerate(words.lower().split()[: queries.MOST_WORDS]):
-            filters[f"word{index}"] = _like(word)
+            filters[f"word{index}"] = queries.pattern_of(word)
         present = {name: value for name, value in filters.items() if value is not None}
         return self._all(Study, queries.studies(live, newest_first, frozenset(present), sort), limit=limit, **present)
 
@@ -158,12 +158,6 @@ class Studies(WritingPart):
     def project(self, study_id: int) -> str:
         """The project of a study, also of one that is deleted; empty if it has none, or there is none."""
         return str(self._value(queries.PROJECT, id=study_id) or "")
-
-
-def _like(text: str) -> str:
-    """The pattern of LIKE for what has this text in it."""
-    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{escaped}%"
 
 
 def _expect_same(stored: Any, row: Mapping[str, Any]) -> int:

@@ -36,6 +36,11 @@ def test_a_trial_shows_how_an_out_of_memory_was_healed(open_page: Callable[..., 
     expect(page.locator("#attempts-aside")).to_have_text("2 attempts, 1 out-of-memory failure healed by a new plan")
     expect(page.locator("#curves figure")).to_have_count(2)
     expect(page.locator("#log li").last).to_contain_text("step 120 accuracy")
+    page.get_by_label("Search the log").fill("STEP 120")
+    expect(page.locator("#log-card")).to_contain_text("1 line with it")
+    expect(page.locator("#log")).to_be_hidden()
+    page.get_by_label("Search the log").fill("")
+    expect(page.locator("#log")).to_be_visible()
 
 
 @pytest.mark.browser

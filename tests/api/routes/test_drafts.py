@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api import screenings
+from api.routes import screenings
 from tests.services.serving import InProcess, full_spec
 
 SPACE = {

@@ -242,6 +242,9 @@ def test_logs_are_read_on_from_a_line_or_from_the_end(api: InProcess) -> None:
     assert [line["text"] for line in first["items"]] == ["line 0", "line 1"]
     assert api.get(f"{path}?after={first['next']}").json()["items"][0]["text"] == "line 2"
     assert [line["text"] for line in api.get(f"{path}?after=-1&limit=2").json()["items"]] == ["line 3", "line 4"]
+    hits = api.get(path, params={"search": "INE 1", "limit": 1}).json()
+    assert [line["text"] for line in hits["items"]] == ["line 1"]
+    assert api.get(path, params={"search": "%"}).json()["items"] == []
 
 
 @pytest.mark.parametrize(
