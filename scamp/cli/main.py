@@ -7,11 +7,13 @@ scamp-server is installed, ``scamp`` has its commands as well (``scamp_service.c
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Annotated, Any, Literal
 
 import typer
+import typer.completion
 from typer.core import TyperGroup
 
 from scamp import __version__
@@ -19,6 +21,7 @@ from scamp.cli import interrupts
 from scamp.cli.accounts import app as accounts
 from scamp.cli.exchanging import app as exchanging
 from scamp.cli.following import CHECKING, tail, warn, word_of
+from scamp.cli.looking import app as looking
 from scamp.cli.mirroring import app as mirroring
 from scamp.cli.notices import app as notices
 from scamp.cli.progress import EXPLAINED, closing_words, leaderboard, listed_line, live_view, reasons
@@ -67,6 +70,8 @@ def run(app: typer.Typer) -> None:
     """Run a command line and exit: 0 success, 1 a failed study, 2 a user's mistake, 130 interrupted."""
     escape_what_cannot_be_shown()
     app.callback()(_options)
+    if "_SCAMP_COMPLETE" in os.environ:  # a shell asks how a command goes on
+        typer.completion.completion_init()  # type: ignore[attr-defined]
     try:
         interrupts.raise_on_interrupt()
         # It returns the code of a command's typer.Exit, also of an interrupt; None means success.
@@ -337,6 +342,7 @@ def delete(
         out.print(f"study {study} is deleted")
 
 
+app.add_typer(looking)
 app.add_typer(exchanging)
 app.add_typer(accounts)
 app.add_typer(trial_files)

@@ -46,7 +46,7 @@ def live_view(summary: Mapping[str, Any], spec: Mapping[str, Any], cluster: Mapp
     line.append(f" of {_plural(num_wanted(counts, spec), 'trial')}", style="dim")
     parts: list[RenderableType] = [line, Text(_best_line(summary, spec["objective"]["metric"]))]
     why = without_devices(cluster)
-    parts.append(Text(why, "dim") if why else _fill(cluster["devices"], summary["study"]))
+    parts.append(Text(why, "dim") if why else device_bars(cluster["devices"], summary["study"]))
     return Group(*parts)
 
 
@@ -249,7 +249,8 @@ def _best_line(summary: Mapping[str, Any], metric: str) -> str:
     return f"best {metric} {shown_metric(metric, best['value'])} by trial {best['trial']}{plan}{left}"
 
 
-def _fill(devices: Sequence[Mapping[str, Any]], study_id: int) -> Table:
+def device_bars(devices: Sequence[Mapping[str, Any]], study_id: int | None) -> Table:
+    """A bar of reserved MiB for each device, with its gangs, those of the study first."""
     table = Table.grid(padding=(0, 1))
     for device in devices:
         capacity = device["capacity_mib"]
@@ -262,9 +263,9 @@ def _fill(devices: Sequence[Mapping[str, Any]], study_id: int) -> Table:
     return table
 
 
-def _gang_names(gangs: Sequence[Mapping[str, Any]], study_id: int) -> str:
+def _gang_names(gangs: Sequence[Mapping[str, Any]], study_id: int | None) -> str:
     """The trials of gangs on a device, those of this study first, such as ``#5 #7; study 2: #1``."""
-    numbers: dict[int, list[str]] = {study_id: []}
+    numbers: dict[int | None, list[str]] = {study_id: []}
     for gang in gangs:
         numbers.setdefault(gang["study_id"], []).append(f"#{gang['number']}")
     first, *others = ((study, " ".join(names)) for study, names in numbers.items())

@@ -24,6 +24,7 @@ from sqlalchemy.util import LRUCache
 
 from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.store import schema
+from scamp_service.store.additions import additions
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for the lock of another."""
@@ -223,13 +224,15 @@ class Database:
             return
         with self.read() as connection:
             self._expect_unicode(connection)
-            if _revision(connection) == schema.REVISION:
+            if _revision(connection) == schema.REVISION and not additions(connection):
                 return
         with self._locked(), self.write() as connection:
             if not self.sqlite:
                 connection.execute(_TAKE_LOCK, {"key": _SCHEMA_LOCK})
             revision = _revision(connection)
             if revision == schema.REVISION:
+                for statement in additions(connection):
+                    connection.exec_driver_sql(statement)
                 return
             if revision is None:
                 self._expect_free_names(connection)

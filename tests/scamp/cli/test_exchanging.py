@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,6 +59,32 @@ def test_trials_are_exported_and_read_as_a_data_frame(
         assert list(frame["params.lr"]) == [0.01, 0.02, 0.03] and list(frame.index) == [0, 1, 2]
         assert list(frame)[:4] == ["state", "value", "params.lr", "metrics.accuracy"]
         assert str(frame["created_at"].dt.tz) == "UTC"
+
+
+def test_a_trial_and_all_that_runs_are_shown(
+    service: tuple[str, Store], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    _, store = service
+    study = fill(store)
+    assert scamp(monkeypatch, "show", str(study.id), "0") == 0
+    shown = capsys.readouterr().out
+    assert "completed" in shown and "lr=0.01" in shown and "0.5300 at step" in shown
+    assert scamp(monkeypatch, "show", str(study.id), "0", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["evaluations"]
+    assert scamp(monkeypatch, "top") == 0
+    assert re.search(rf"{study.id} +{study.name} +running +1 waiting 1 running 1 completed", capsys.readouterr().out)
+    assert scamp(monkeypatch, "top", "--json") == 0
+    assert [row["id"] for row in json.loads(capsys.readouterr().out)["studies"]] == [study.id]
+
+
+@pytest.mark.parametrize(("words", "index", "completed"), [("scamp us", 1, "usage"), ("scamp show --js", 2, "--json")])
+def test_a_shell_completes_commands_and_options(words: str, index: int, completed: str) -> None:
+    environment = os.environ | {"COMP_WORDS": words, "COMP_CWORD": str(index), "_SCAMP_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-m", "scamp"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert completed in done.stdout.split()
+    script = subprocess.run([*command, "completion", "bash"], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "_SCAMP_COMPLETE" in script.stdout
 
 
 NO_CONTROLLER = b"the controller does not run, so no trial is started: run `scamp serve`\n"
