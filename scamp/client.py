@@ -322,7 +322,8 @@ class Client:
     ) -> list[JsonObject]:
         """At most ``limit`` log lines with id > ``after``; ``after=-1`` returns the last lines. ``search``: only those
         that contain this text, in small or capital letters."""
-        path, params = f"/v1/studies/{study_id}/trials/{number}/logs", {"after": after, "limit": limit}
+        path = f"/v1/studies/{study_id}/trials/{number}/logs"
+        params: dict[str, int | str] = {"after": after, "limit": limit}
         params = {**params, "search": search} if search else params
         return cast(list[JsonObject], self._http.request("GET", path, params=params)["items"])
 

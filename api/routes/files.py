@@ -34,9 +34,10 @@ def get_file(
     store: TheStore,
     settings: TheSettings,
 ) -> Response:
-    """Download a file that the trial's workload keeps, or a range of it. It is never shown in place.
+    """Download a file that the trial's workload keeps, or a range of it.
 
-    With `If-None-Match`, an unchanged file is answered by 304.
+    A browser stores it, or shows it as a picture in a page, but never as a page. With `If-None-Match`, an unchanged
+    file is answered by 304.
     """
     trial = store.trials.numbered(study_id, number)
     return sent_file(request.headers, open_kept(settings.checkpoints, trial.id, name), name.rpartition("/")[2])

@@ -14,6 +14,18 @@ from fastapi.responses import StreamingResponse
 
 from scamp_service.exchange.trial_files import first_bytes
 
+PICTURES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".svg": "image/svg+xml",
+}
+"""Types of files that pages show as pictures, in which no script runs. All others are bytes."""
+NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'"
+"""Policy of every file that a workload has written, should a browser show it as a page after all."""
+
 
 def sent_file(request_headers: Mapping[str, str], file: BinaryIO, name: str) -> Response:
     """The answer to a GET with these headers; it closes ``file``. A browser stores it as ``name``.
@@ -27,10 +39,13 @@ def sent_file(request_headers: Mapping[str, str], file: BinaryIO, name: str) -> 
         "Last-Modified": formatdate(status.st_mtime, usegmt=True),
         "Accept-Ranges": "bytes",
         "Content-Disposition": f"attachment; filename*=utf-8''{quote(name)}",
+        "Content-Security-Policy": NO_SCRIPTS,
+        "Cache-Control": "no-cache",  # a workload may write it again
     }
     if _matches(request_headers.get("if-none-match", ""), etag):
         file.close()
         return Response(status_code=304, headers=headers)
+    media_type = PICTURES.get(os.path.splitext(name)[1].lower(), "application/octet-stream")
     part = range(status.st_size)
     if request_headers.get("if-range", etag) in (etag, headers["Last-Modified"]):
         asked_part = _range(request_headers.get("range", ""), status.st_size)
@@ -44,7 +59,7 @@ def sent_file(request_headers: Mapping[str, str], file: BinaryIO, name: str) -> 
         headers["Content-Range"] = f"bytes {part[0]}-{part[-1]}/{status.st_size}"
     parts = _parts(file, part)
     next(parts)  # from here on it closes the file, also if nobody reads on
-    return StreamingResponse(parts, 206 if is_part else 200, headers, "application/octet-stream")
+    return StreamingResponse(parts, 206 if is_part else 200, headers, media_type)
 
 
 def _parts(file: BinaryIO, part: range) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-// The files that a trial keeps, and its last checkpoint, each with a link to download it.
+// The files that a trial keeps, and its last checkpoint, each with a link to download it; and the newest pictures of it.
 
 import * as api from "../client.js";
 import { card, scrolling, tableHead } from "../elements/card.js";
@@ -10,6 +10,8 @@ import { ago, bytesWords } from "../format.js";
 /** @import { TrialContext } from "./state.js" */
 
 const AVERAGES = ["ema_decay", "swa_start"]; // parameters of a trial that averages its weights
+const PICTURE = /\.(png|jpe?g|gif|webp|svg)$/i;
+const PICTURES = 24; // that are shown, the newest
 const COLUMNS = [{ name: "File" }, { name: "Size", numeric: true }, { name: "Written" }];
 
 /**
@@ -19,7 +21,8 @@ const COLUMNS = [{ name: "File" }, { name: "Size", numeric: true }, { name: "Wri
 export function filesPanel({ state, page }) {
   const body = h("tbody", { id: "files-rows" });
   const table = h("table", { class: "plain", id: "files" }, tableHead(COLUMNS), body);
-  const section = card({ id: "files", title: "Files", hidden: true }, scrolling("files", "scroll", table));
+  const pictures = h("div", { class: "pictures body", id: "pictures" });
+  const section = card({ id: "files", title: "Files", hidden: true }, pictures, scrolling("files", "scroll", table));
   /** @type {FileView[]} */
   let files = [];
 
@@ -49,6 +52,16 @@ export function filesPanel({ state, page }) {
     }
     section.hidden = rows.length === 0;
     keyed(body, rows, (row) => JSON.stringify(row), fileRow);
+    const shown = files.filter(({ name }) => PICTURE.test(name)).sort((a, b) => b.written_at - a.written_at);
+    pictures.hidden = !shown.length;
+    keyed(pictures, shown.slice(0, PICTURES), (file) => JSON.stringify(file), picture);
+  }
+
+  /** @param {FileView} file */
+  function picture({ name }) {
+    const href = api.fileAddress(state.studyId, state.number, name);
+    const image = h("img", { src: href, alt: name, loading: "lazy" });
+    return h("figure", {}, h("a", { href, download: "" }, image), h("figcaption", {}, name));
   }
 
   const refresh = page.refresher(load);

@@ -13,9 +13,11 @@ from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import RecordedPipeline, TrialChanges
+from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from tests.api.dashboard.filler import DEVICES, Filler
 from tests.values import changed, sized
+from workloads.trial import ARTIFACTS, TrialContext
 
 T = TrialState
 
@@ -189,3 +191,22 @@ def test_one_trial_is_paused_started_first_stopped_and_deleted(open_page: Callab
     page.get_by_role("button", name="Delete trial").click()
     page.wait_for_url(f"**/studies/{study}")
     expect(page.locator("#trials")).to_contain_text("No trial")
+
+
+@pytest.mark.browser
+def test_pictures_that_a_trial_keeps_are_shown_and_their_scripts_do_not_run(
+    open_page: Callable[..., Page], store: Store, settings: Settings
+) -> None:
+    trial = store.trials.numbered(1, 0)
+    kept = TrialContext(folder=settings.checkpoints / str(trial.id) / ARTIFACTS)
+    svg = (
+        "<svg xmlns='http://www.w3.org/2000/svg' width='40' height='30'><script>top.document.title='bad'</script></svg>"
+    )
+    kept.keep("samples/1.svg", svg.encode())
+    kept.keep("samples/1.html", b"<script>document.title='bad'</script>")
+    page = open_page("/studies/1/trials/0")
+    picture = page.locator("#pictures img")
+    expect(picture).to_have_count(1)
+    picture.scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelector('#pictures img').naturalWidth === 40")
+    assert "bad" not in page.title()

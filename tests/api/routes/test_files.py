@@ -33,6 +33,11 @@ def test_kept_files_are_listed_and_downloaded(api: InProcess) -> None:
     answer = api.get(f"{path}/plots/a%20b.html")
     assert answer.content == b"<script>" and answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment")
+    kept.keep("plots/curve.SVG", b"<svg/>")
+    picture = api.get(f"{path}/plots/curve.SVG").headers
+    assert picture["content-type"] == "image/svg+xml" and picture["content-disposition"].startswith("attachment")
+    assert picture["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert picture["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize("name", ["none.txt", "..%2F..%2Fscamp.db", "plots", "%00"])
