@@ -71,6 +71,8 @@ class Otlp:
         return self._span(run, f"trial {run.number}", run.trial["created_at"], finished_at, attributes, status)
 
     def _children(self, run: Run, root: ReadableSpan) -> Iterator[ReadableSpan]:
+        if run.trial["origin"] == "EXTERNAL":
+            return  # another program ran it
         end, finished_at = run.trial["created_at"], float(run.finished_at or 0)
         for attempt in run.attempts():
             if attempt["created_at"] - end > SHORTEST_SECONDS:

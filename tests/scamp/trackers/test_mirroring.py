@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +16,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from scamp.client import Client
 from scamp.errors import InvalidInput, Unavailable
@@ -331,6 +333,12 @@ def test_a_missing_package_is_named(service: tuple[str, Store, Study], monkeypat
         pytest.raises(NotInstalled, match=r"mlflow needs .*: pip install mlflow-skinny$"),
     ):
         mirroring.mirror(client, 1, "mlflow=http://127.0.0.1:9")
+
+
+def test_the_package_that_a_tracker_needs_is_an_extra_of_its_name() -> None:
+    extras = tomllib.loads((ROOT / "scamp/pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name, (_, package) in mirroring.TRACKERS.items():
+        assert package in {Requirement(line).name for line in extras[name]}
 
 
 def test_a_tracker_that_cannot_be_written_is_an_error_in_words(

@@ -34,6 +34,7 @@ def test_spans_are_the_attempts_and_the_waits_between_them(tmp_path: Path, monke
     study = {"id": 7, "name": "digits", "created_at": 90.0}
     trial = {
         "number": 3,
+        "origin": "SEARCH",
         "state": "FAILED",
         "reason": "its code raised ValueError",
         "plan_text": "",
