@@ -84,7 +84,11 @@ class _Database(Collector):
             "Studies",
             {state.value: totals.studies.get(state, 0) for state in StudyState if state is not StudyState.DELETED},
         )
-        yield _by_state("scamp_trials", "Trials", {state.value: totals.trials.get(state, 0) for state in TrialState})
+        yield _by_state(
+            "scamp_trials",
+            "Trials",
+            {state.value: totals.trials.get(state, 0) for state in TrialState if state is not TrialState.DELETED},
+        )
         yield GaugeMetricFamily("scamp_open_attempts", "Attempts that hold devices", value=totals.open_attempts)
         recorded = self._store.cluster.recorded()
         silent = controller_silent_seconds(self._store, recorded[1] if recorded else None)

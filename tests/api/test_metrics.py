@@ -34,6 +34,7 @@ def test_the_database_is_counted_by_state(api: InProcess) -> None:
     assert values["scamp_trials", "state=COMPLETED"] == 1
     assert values["scamp_trials", "state=INFEASIBLE"] == 0
     assert values["scamp_studies", "state=RUNNING"] == 1
+    assert not {("scamp_studies", "state=DELETED"), ("scamp_trials", "state=DELETED")} & values.keys()
     assert values["scamp_open_attempts",] == 1
     assert values["scamp_device_capacity_bytes", "device=n/0", "kind=virtual"] == 96 * 2**20
     assert values["scamp_device_reserved_bytes", "device=n/0", "kind=virtual"] == 4 * 2**20

@@ -22,7 +22,7 @@ from scamp.client import Client
 from scamp.errors import InvalidInput, Unavailable
 from scamp.installed import NotInstalled
 from scamp.trackers import mirroring
-from scamp_service.lifecycle import StudyState
+from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
 from tests.services.processes import ROOT, environment
@@ -333,6 +333,13 @@ def test_a_missing_package_is_named(service: tuple[str, Store, Study], monkeypat
         pytest.raises(NotInstalled, match=r"mlflow needs .*: pip install mlflow-skinny$"),
     ):
         mirroring.mirror(client, 1, "mlflow=http://127.0.0.1:9")
+
+
+def test_every_state_of_a_trial_that_is_shown_has_a_status_of_mlflow() -> None:
+    pytest.importorskip("mlflow", exc_type=ImportError)
+    from scamp.trackers.mlflow import STATUS
+
+    assert STATUS.keys() == set(TrialState) - {TrialState.DELETED}
 
 
 def test_the_package_that_a_tracker_needs_is_an_extra_of_its_name() -> None:
