@@ -129,5 +129,4 @@ function updateGang({ node, reserved }, gang, device) {
   const words = [`${trial}: ${mibWords(mib)}`];
   if (ranks > 1) words.push(`rank ${rank} of ${ranks}`);
   setTitle(node, words.join(", "));
-  node.setAttribute("aria-label", node.title);
 }

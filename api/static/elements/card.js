@@ -48,7 +48,7 @@ export function chartBox(id, words) {
  * @returns {HTMLDivElement}
  */
 export function scrolling(id, name, ...content) {
-  return h("div", { class: name, tabindex: "0", role: "region", "aria-labelledby": `${id}-title` }, content);
+  return h("div", { class: name, tabindex: "0", role: "group", "aria-labelledby": `${id}-title` }, content);
 }
 
 /**
@@ -59,7 +59,7 @@ export function scrolling(id, name, ...content) {
  */
 export function tableHead(columns, props = {}) {
   const heads = columns.map(({ name, numeric = false, title = null, id = null }) =>
-    h("th", { scope: "col", class: numeric && "num", title, id }, name),
+    h(name ? "th" : "td", { scope: name ? "col" : null, class: numeric && "num", title, id }, name),
   );
   return h("thead", props, h("tr", {}, heads));
 }

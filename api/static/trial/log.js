@@ -22,7 +22,11 @@ export function logPanel({ state, page }) {
   const beside = aside("log");
   const toEnd = h("button", { type: "button", class: "quiet", id: "log-end", hidden: true }, "Jump to the end");
   const blank = h("li", { class: "blank" });
-  const box = h("ol", { class: "log", id: "log", role: "log", tabindex: "0", "aria-labelledby": "log-title" }, blank);
+  const box = h(
+    "ol",
+    { class: "log", id: "log", "aria-live": "polite", tabindex: "0", "aria-labelledby": "log-title" },
+    blank,
+  );
   const tail = new LogTail(box, toEnd, beside);
   const search = h("input", {
     type: "search",

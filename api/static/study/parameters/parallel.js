@@ -38,7 +38,7 @@ class ParallelPanel {
     /** @type {CandidatesView | null} the candidates that are drawn */
     this.shown = null;
     this.beside = aside("parallel");
-    this.box = chartBox("parallel", "");
+    this.box = chartBox("parallel", "Parallel coordinates");
     this.box.classList.add("parallel");
     this.box.tabIndex = 0;
     this.outside = h("span", { id: "parallel-outside" });

@@ -36,7 +36,7 @@ class SlicePanel {
       id: "slice-against",
       onchange: () => state.chooseAgainst(this.against.value || null),
     });
-    this.box = chartBox("slice", "");
+    this.box = chartBox("slice", "Slice of a parameter");
     this.chart = new Slice(this.box, open);
     this.ranks = rankLegend();
     this.outside = h("span");
