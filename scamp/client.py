@@ -105,6 +105,18 @@ class Client:
                 "only one"
             ) from error
 
+    def check(self, spec: Mapping[str, Any]) -> JsonObject:
+        """Check a study without its files and without submitting it; returns its space. Raises ``InvalidInput``."""
+        return self._http.request("POST", "/v1/studies:check", json={"spec": dict(spec)})
+
+    def screen(self, spec: Mapping[str, Any], *, code: bytes | None = None, candidates: int = 100) -> JsonObject:
+        """Predict which part of a study's space fits on the cluster, from random ``candidates``; nothing is submitted.
+
+        ``code`` is a zip from ``bundle_code``. Raises ``InvalidInput``.
+        """
+        body = {"spec": dict(spec), **({} if code is None else {"code_zip": base64.b64encode(code).decode()})}
+        return self._http.request("POST", f"/v1/studies:screen?candidates={candidates}", json=body)
+
     def study(self, study_id: int) -> JsonObject:
         """The study with its summary. Raises ``NotFound``."""
         return self._http.request("GET", f"/v1/studies/{study_id}")
@@ -187,15 +199,25 @@ class Client:
         """Let the trials of a paused study run again, and return it. Raises ``NotFound`` and ``Conflict``."""
         return self._http.change("POST", f"/v1/studies/{study_id}:resume")
 
-    def enqueue(self, study_id: int, *candidates: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> list[int]:
+    def enqueue(
+        self,
+        study_id: int,
+        *candidates: Mapping[str, Any] | Iterable[Mapping[str, Any]],
+        values: Sequence[float | Sequence[float]] | None = None,
+    ) -> list[int]:
         """Try candidates in a study, in addition to its budget; returns the numbers of their trials.
 
         Candidates are given one by one, or as lists. Parameters that are left out are random. A completed study runs
-        again for them. Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` for one that was stopped, has failed,
+        again for them. ``values`` are results that were measured elsewhere, a number for each candidate or one for each
+        of its objectives: such candidates are not trained, and their sampler learns from them.
+
+        Raises ``InvalidInput``, ``NotFound``, and ``Conflict`` for one that was stopped, has failed,
         or has reached a limit of its budget.
         """
         lists = ([each] if isinstance(each, Mapping) else each for each in candidates)
-        body = {"candidates": [dict(candidate) for candidate in chain.from_iterable(lists)]}
+        body: JsonObject = {"candidates": [dict(candidate) for candidate in chain.from_iterable(lists)]}
+        if values is not None:
+            body["values"] = list(values)
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         answer = self._http.change("POST", f"/v1/studies/{study_id}/trials", json=body, headers=headers)
         return cast(list[int], answer["numbers"])
@@ -203,6 +225,17 @@ class Client:
     def study_file(self, study_id: int) -> str:
         """The study as the YAML that would submit it again. Raises ``NotFound``, and ``Conflict`` if others ran it."""
         return self._http.answer("GET", f"/v1/studies/{study_id}/study.yaml").text
+
+    def study_code(self, study_id: int, target: Path) -> None:
+        """Write the files that were sent with a study to ``target``, as a zip. Raises ``NotFound``."""
+        self._http.download(f"/v1/studies/{study_id}/code.zip", target)
+
+    def differences(self, *study_ids: int) -> dict[str, list[Any]]:
+        """Each option in which the specs of studies differ, such as ``budget.trials``, with its value in each."""
+        specs = [_leaves(self.study(study_id)["spec"]) for study_id in study_ids]
+        names = dict.fromkeys(name for spec in specs for name in spec if name != "name")
+        values = {name: [spec.get(name) for spec in specs] for name in names}
+        return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
 
     def clone(self, study_id: int, *, name: str | None = None, spec: Mapping[str, Any] | None = None) -> JsonObject:
         """Submit a study again, with the same files, and return the new one. ``spec``: what is run instead."""
@@ -274,9 +307,31 @@ class Client:
 
     # --- trials --------------------------------------------------------------------------------------------------
 
-    def trials(self, study_id: int, *, states: tuple[str, ...] = ()) -> Iterator[JsonObject]:
-        """The trials of a study by number, fetched page by page; ``states`` keeps only trials in these states."""
-        return self._http.pages(f"/v1/studies/{study_id}/trials", {"state": list(states)})
+    def trials(
+        self,
+        study_id: int,
+        *,
+        states: tuple[str, ...] = (),
+        where: str = "",
+        by: str = "number",
+        descending: bool = False,
+    ) -> Iterator[JsonObject]:
+        """The trials of a study, fetched page by page.
+
+        ``states`` keeps only trials in these states, ``where`` those for which an expression is true, such as
+        ``lr < 1e-3 and accuracy > 0.9``. They are sorted by the column ``by``: number, value, params.lr, … Raises
+        ``InvalidInput`` for a wrong expression or column.
+        """
+        path = f"/v1/studies/{study_id}"
+        if not where and by == "number" and not descending:
+            yield from self._http.pages(f"{path}/trials", {"state": list(states)})
+            return
+        params = {"by": by, "descending": str(descending).lower(), "where": where, "state": list(states)}
+        numbers = iter(self._http.request("GET", f"{path}/order", params=params)["number"])
+        while part := list(islice(numbers, 100)):
+            page = self._http.request("GET", f"{path}/trials", params={"number": part})["items"]
+            trials = {trial["number"]: trial for trial in page}
+            yield from (trials[number] for number in part if number in trials)
 
     def trials_text(self, study_id: int, file_format: str = "csv") -> Iterator[str]:
         """Parts of a CSV (``csv``) or of JSON lines (``jsonl``) of the trials of a study."""
@@ -323,8 +378,7 @@ class Client:
         """At most ``limit`` log lines with id > ``after``; ``after=-1`` returns the last lines. ``search``: only those
         that contain this text, in small or capital letters."""
         path = f"/v1/studies/{study_id}/trials/{number}/logs"
-        params: dict[str, int | str] = {"after": after, "limit": limit}
-        params = {**params, "search": search} if search else params
+        params = {"after": after, "limit": limit, **({"search": search} if search else {})}
         return cast(list[JsonObject], self._http.request("GET", path, params=params)["items"])
 
     def files(self, study_id: int, number: int) -> list[JsonObject]:
@@ -439,6 +493,14 @@ def _resolved(node: Any) -> Any:
         return omegaconf.OmegaConf.to_container(node, resolve=True, throw_on_missing=True, enum_to_str=True)
     except omegaconf.errors.OmegaConfBaseException as error:
         raise ValueError(str(error).splitlines()[0]) from None
+
+
+def _leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """Dotted name → value of everything in nested mappings."""
+    if not isinstance(value, Mapping) or not value:
+        return {name: value}
+    prefix = f"{name}." if name else ""
+    return {key: leaf for part, inner in value.items() for key, leaf in _leaves(inner, f"{prefix}{part}").items()}
 
 
 def _deliveries_of(study_id: int | None) -> str:

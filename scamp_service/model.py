@@ -323,6 +323,11 @@ class Trial:
         return self.origin is Origin.REPEAT
 
     @property
+    def is_judged(self) -> bool:
+        """Whether stopping rules judge it: not a repeat, nor a candidate that a user has added."""
+        return self.origin not in (Origin.REPEAT, Origin.ENQUEUED)
+
+    @property
     def deviations(self) -> list[float | None]:
         """Sample standard deviation of each objective over the seeds; None where fewer than two are known."""
         columns = [[value for value in column if value is not None] for column in zip(*self.repeats, strict=True)]

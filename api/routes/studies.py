@@ -240,9 +240,13 @@ def enqueue_trials(
 ) -> EnqueuedView:
     """Add candidates to a study, in addition to its budget. Parameters that are left out are random.
 
-    A completed study runs again for them; one that was stopped, has failed, or has reached a limit answers 409.
+    A completed study runs again for them; one that was stopped, has failed, or has reached a limit answers 409. With
+    `values` the candidates, with all parameters, are results that were measured elsewhere: they are not trained.
     """
-    from scamp_service.search.enqueued import completed_candidate  # imported here: it imports Optuna, which takes long
+    from scamp_service.search.enqueued import (  # imported here: it imports Optuna, which takes long
+        completed_candidate,
+        told_results,
+    )
 
     study = store.studies.get(study_id)
     key = check_idempotency_key(idempotency_key) or str(uuid.uuid4())
@@ -253,7 +257,9 @@ def enqueue_trials(
         completed_candidate(study.spec, params, salt + index) if is_known else params
         for index, params in enumerate(enqueued.candidates)
     ]
-    return EnqueuedView(numbers=store.requests.enqueue(study_id, candidates, key, now=time.time()))
+    results = told_results(study.spec, enqueued.candidates, candidates, enqueued.values) if is_known else ()
+    numbers = store.requests.enqueue(study_id, candidates, key, results=results, now=time.time())
+    return EnqueuedView(numbers=numbers)
 
 
 @router.delete("/studies/{study_id}", status_code=204, responses=problems(404, 409))

@@ -277,14 +277,15 @@ export function retry(studyId, numbers = null) {
 }
 
 /**
- * Add a candidate with these parameters to a study. Those that are left out are random.
+ * Add a candidate with these parameters to a study. Those that are left out are random. One with a result is not trained.
  * @param {number} studyId
  * @param {Record<string, any>} params
  * @param {string} key the same for the same candidate
+ * @param {number[] | null} [result] one number for each objective
  * @returns {Promise<Answers.EnqueuedView>}
  */
-export function enqueue(studyId, params, key) {
-  const body = JSON.stringify({ candidates: [params] });
+export function enqueue(studyId, params, key, result = null) {
+  const body = JSON.stringify({ candidates: [params], ...(result && { values: [result] }) });
   const headers = { ...JSON_BODY, "Idempotency-Key": key };
   return request(`/v1/studies/${studyId}/trials`, { method: "POST", headers, body });
 }
@@ -296,6 +297,16 @@ export function enqueue(studyId, params, key) {
  */
 export function extend(studyId, limits) {
   return request(`/v1/studies/${studyId}:extend`, { method: "POST", headers: JSON_BODY, body: JSON.stringify(limits) });
+}
+
+/**
+ * @param {number} studyId
+ * @param {number} priority
+ * @returns {Promise<unknown>}
+ */
+export function prioritize(studyId, priority) {
+  const body = JSON.stringify({ priority });
+  return request(`/v1/studies/${studyId}:prioritize`, { method: "POST", headers: JSON_BODY, body });
 }
 
 /**

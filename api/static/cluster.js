@@ -5,12 +5,13 @@ import { controllerPanel } from "./cluster/controller.js";
 import { gangsPanel } from "./cluster/gangs.js";
 import { mapPanel } from "./cluster/map.js";
 import { waitingPanel } from "./cluster/waiting.js";
+import { whatIfPanel } from "./cluster/what_if.js";
 import { byId, setText } from "./elements/dom.js";
 import { Page } from "./page.js";
 import { PageState } from "./page_state.js";
 
 /** The panels in the order of the page. */
-const PANELS = [mapPanel, gangsPanel, waitingPanel, controllerPanel];
+const PANELS = [mapPanel, gangsPanel, waitingPanel, whatIfPanel, controllerPanel];
 
 const state = new PageState();
 const page = new Page(state, byId("panels"));

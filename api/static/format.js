@@ -47,6 +47,16 @@ export function metric(value) {
 }
 
 /**
+ * What a change of the audit log says besides what was done.
+ * @param {Record<string, any>} detail
+ * @returns {string}
+ */
+export function detailWords(detail) {
+  const known = Object.entries(detail).filter(([, value]) => value !== null);
+  return known.map(([key, value]) => `${key} ${JSON.stringify(value)}`).join(", ");
+}
+
+/**
  * The value of a trial, with the standard deviation over its seeds if it was repeated.
  * @param {{value: Maybe, deviations: Maybe[]}} trial
  * @returns {string}

@@ -7,6 +7,7 @@ import { candidatePanel } from "./study/candidate.js";
 import { filePanel } from "./study/file.js";
 import { actionsPanel } from "./study/actions.js";
 import { bestPanel } from "./study/best.js";
+import { changesPanel } from "./study/changes.js";
 import { curvesPanel } from "./study/curves.js";
 import { StudyFeeds } from "./study/feeds.js";
 import { frontPanel } from "./study/front.js";
@@ -44,6 +45,7 @@ const PANELS = [
   lineagePanel,
   trialsPanel,
   noticesPanel,
+  changesPanel,
   filePanel,
 ];
 

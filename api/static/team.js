@@ -6,15 +6,16 @@ import { aside, card, fillRows, scrolling, tableHead } from "./elements/card.js"
 import { copyButton } from "./elements/copy_button.js";
 import { byId, h, keyed, setText } from "./elements/dom.js";
 import { guarded } from "./elements/notices.js";
-import { dateTime } from "./format.js";
+import { dateTime, detailWords, num } from "./format.js";
 import { required } from "./required.js";
 
-/** @import { AuditView, MeView, NewTokenView, NewUserView, TokenView, UserView } from "./answers.d.ts" */
+/** @import { AuditView, MeView, NewTokenView, NewUserView, TokenView, UseView, UserView } from "./answers.d.ts" */
 /** @import { Children } from "./elements/dom.js" */
 
 const ROLES = ["viewer", "editor", "admin"];
 const CHANGES = 100; // of the audit log, the newest
 const EVERY_MS = 5000;
+const PAST_MONTHS = 2; // before this one, of the use of devices
 
 /**
  * @param {string} method
@@ -27,7 +28,7 @@ function send(method, path, body) {
   return request(path, { method, headers, body: body && JSON.stringify(body) });
 }
 
-/** @typedef {{users: UserView[], tokens: TokenView[], changes: AuditView[]}} Team what the tables show */
+/** @typedef {{users: UserView[], tokens: TokenView[], uses: UseView[], changes: AuditView[]}} Team what the tables show */
 
 let drawn = ""; // who one is, and whether there are users, as the cards were made for; as JSON
 /** @type {((team: Team) => void)[]} */
@@ -37,12 +38,13 @@ async function load() {
   /** @type {MeView} */
   const me = await request("/v1/me");
   const everybody = me.may_manage ? "?every=true" : "";
-  const [users, tokens, changes] = await Promise.all([
+  const [users, tokens, uses, changes] = await Promise.all([
     request("/v1/users"),
     request(`/v1/tokens${everybody}`),
+    request("/v1/usage?by=month&first=" + firstOfMonth(PAST_MONTHS)),
     me.may_manage ? request(`/v1/audit?limit=${CHANGES}`) : { items: [] },
   ]);
-  draw(me, { users, tokens, changes: changes.items });
+  draw(me, { users, tokens, uses, changes: changes.items });
 }
 
 /**
@@ -58,6 +60,7 @@ function draw(me, team) {
     fills = [];
     const cards = [usersCard(me, isEmpty)];
     if (!isEmpty) cards.push(tokensCard(me));
+    cards.push(usesCard());
     if (me.may_manage) cards.push(changesCard());
     byId("panels").replaceChildren(...cards);
   }
@@ -83,18 +86,27 @@ function whoWords(me, numUsers) {
  * @param {boolean} isFirst whether there are no users yet
  */
 function usersCard(me, isFirst) {
-  const rows = table("users", ["User", "Roles", "E-mail", "Since", ""], "Nobody yet.", ({ users }) =>
+  const rows = table("users", ["User", "Roles", "Quota", "E-mail", "Since", ""], "Nobody yet.", ({ users }) =>
     users.map((user) => {
       const roles = Object.entries(user.roles).map(([project, role]) => `${role} in ${project}`);
       if (user.is_admin) roles.unshift("admin of the service");
       const words = user.disabled_at === null ? "Disable" : "Enable";
       const change = () => send("PATCH", `/v1/users/${user.name}`, { is_disabled: user.disabled_at === null });
       const name = user.kind === "service" ? `${user.name} (service)` : user.name;
+      const quotas = LIMITS.filter(([key]) => user[key] !== null).map(([key, unit]) => `${num(user[key])} ${unit}`);
       const button = me.may_manage ? () => action(words, `${words} ${user.name}`, change) : "";
-      return [name, roles.join(", ") || "none", user.email, day(user.created_at), button, words];
+      return [
+        name,
+        roles.join(", ") || "none",
+        quotas.join(", ") || "none",
+        user.email,
+        day(user.created_at),
+        button,
+        words,
+      ];
     }),
   );
-  const forms = me.may_manage ? [addForm(isFirst), grantForm()] : [];
+  const forms = me.may_manage ? [addForm(isFirst), grantForm(), quotaForm()] : [];
   return card({ id: "users", title: "Users" }, rows, ...forms);
 }
 
@@ -126,12 +138,67 @@ function grantForm() {
     const body = { role: given === "none" ? null : given };
     return send("PUT", `/v1/projects/${path}/members/${values.get("user")}`, body).then(load);
   });
+  return forUsers(made, name);
+}
+
+/** @type {["devices" | "trials" | "device_hours" | "max_priority", string][]} */
+const LIMITS = [
+  ["devices", "devices"],
+  ["trials", "trials"],
+  ["device_hours", "device-hours a month"],
+  ["max_priority", "as priority"],
+];
+
+function quotaForm() {
+  const name = choice("User", "user", []);
+  const limit = choice(
+    "Quota",
+    "limit",
+    LIMITS.map(([key]) => key),
+  );
+  const value = field("At most", { name: "value", type: "number", step: "any", placeholder: "no limit" });
+  const made = form("Set a quota", [name, limit, value], (values) => {
+    const text = String(values.get("value"));
+    const body = { [String(values.get("limit"))]: text === "" ? null : Number(text) };
+    return send("PATCH", `/v1/users/${values.get("user")}`, body).then(load);
+  });
+  return forUsers(made, name);
+}
+
+/**
+ * A form with a choice of a user, which is hidden while there are none.
+ * @param {HTMLFormElement} made
+ * @param {HTMLElement} name
+ */
+function forUsers(made, name) {
   fills.push(({ users }) => {
     made.hidden = !users.length;
     const names = users.map((user) => user.name);
     keyed(required(name.querySelector("select")), names, String, (value) => h("option", { value }, value));
   });
   return made;
+}
+
+function usesCard() {
+  const heads = ["Month", "Project", "Owner", "Device-hours"];
+  const rows = table("uses", heads, "No device was used in this time.", ({ uses }) =>
+    uses.map(({ period, project, owner, device_hours: hours }) => [
+      period.slice(0, 7),
+      project || "–",
+      owner || "–",
+      num(hours),
+    ]),
+  );
+  return card(
+    { id: "uses", title: "Device-hours", beside: aside("uses", `this month and the ${PAST_MONTHS} before`) },
+    rows,
+  );
+}
+
+/** @param {number} before how many months before this one, in UTC */
+function firstOfMonth(before) {
+  const today = new Date();
+  return new Date(Date.UTC(today.getUTCFullYear(), today.getUTCMonth() - before, 1)).toISOString().slice(0, 10);
 }
 
 /** @param {MeView} me */
@@ -168,9 +235,8 @@ function changesCard() {
   const rows = table("changes", heads, "Nothing has been changed yet.", ({ changes }) =>
     changes.map(({ id, time, actor, address, action: did, study_id: study, detail }) => {
       const link = study === null ? "" : () => h("a", { href: `/studies/${study}` }, study);
-      const details = Object.entries(detail).map(([key, value]) => `${key} ${JSON.stringify(value)}`);
       const who = [actor || "–", address && ` (${address})`].join("");
-      return [dateTime(time), who, did, link, details.join(", "), id];
+      return [dateTime(time), who, did, link, detailWords(detail), id];
     }),
   );
   const beside = aside("changes", `the newest ${CHANGES}; `, h("a", { href: "/v1/audit.csv" }, "all as CSV"));

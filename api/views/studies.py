@@ -97,6 +97,10 @@ class Enqueued(RequestBody):
         list[dict[str, Any]],
         Field(min_length=1, max_length=100, description="parameters; those that are left out are random"),
     ]
+    values: Annotated[
+        list[float | list[float]] | None,
+        Field(max_length=100, description="result of each, measured elsewhere, one number for each objective"),
+    ] = None
 
 
 class EnqueuedView(View):

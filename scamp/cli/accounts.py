@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,21 @@ LIMITS = {
     "device_hours": "device-hours",
     "max_priority": "as priority",
 }
+
+
+@app.command()
+def whoami(address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
+    """Show who you are to the service, and what you may do."""
+    me = client_of(address, token).me()
+    if as_json:
+        print(json.dumps(me))
+        return
+    roles = [f"{role} in {project}" for project, role in me["roles"].items()]
+    roles = ["admin of the service"] * me["is_admin"] + roles
+    limits = f"; this token may do what {me['most']} may" if me["most"] != "admin" else ""
+    limits += f", in {me['project']} alone" if me["project"] else ""
+    name = me["name"] or "nobody in particular"
+    out.print(f"{name}: {', '.join(roles) or 'without a role'}{limits}", markup=False, soft_wrap=True)
 
 
 @users.command(name="list")
@@ -191,7 +207,11 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Show who changed what, the newest first."""
-    changes = client_of(address, token).audit(actor=user, study_id=study, limit=rows)
+    client = client_of(address, token)
+    if study is not None and user is None:
+        changes = list(islice(client.changes(study), rows))  # whoever may read a study may read its changes
+    else:
+        changes = client.audit(actor=user, study_id=study, limit=rows)
     if as_json:
         print(json.dumps(changes))
         return

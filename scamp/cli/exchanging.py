@@ -40,13 +40,18 @@ def export(
 def enqueue(
     study: StudyId,
     params: Annotated[list[str], typer.Argument(help="parameters of the candidate", metavar="NAME=VALUE…")],
+    value: Annotated[
+        list[float] | None,
+        typer.Option(help="its result, measured elsewhere: it is not trained; repeatable, for several objectives"),
+    ] = None,
     address: Address = "",
     token: Token = "",
 ) -> None:
     """Try a candidate in addition to a study's budget; a completed study runs again. Parameters that are left out are
     random."""
-    numbers = client_of(address, token, to_change=True).enqueue(study, params_of(params, "each parameter"))
-    out.print(f"trial {numbers[0]} of study {study} waits for its plan")
+    client = client_of(address, token, to_change=True)
+    numbers = client.enqueue(study, params_of(params, "each parameter"), values=[value] if value else None)
+    out.print(f"trial {numbers[0]} of study {study} {'is completed' if value else 'waits for its plan'}")
 
 
 @app.command()

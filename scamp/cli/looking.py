@@ -168,6 +168,29 @@ def _best(study: Json) -> str:
 
 
 @app.command()
+def compare(
+    studies: Annotated[list[int], typer.Argument(help="numbers of studies", parser=whole_number, metavar="STUDY…")],
+    address: Address = "",
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare studies: their best values, what they cost, and in which options they differ."""
+    client = client_of(address, token)
+    views, differences = [client.study(study) for study in studies], client.differences(*studies)
+    if as_json:
+        print(json.dumps({"studies": views, "differences": differences}))
+        return
+    table = Table("", *(f"study {study}" for study in studies), box=None, header_style="dim", pad_edge=False)
+    table.add_row("name", *(plain(view["name"]) for view in views))
+    table.add_row("best", *(_best(view) for view in views))
+    table.add_row("trials", *(_states(view["trials"]) for view in views))
+    table.add_row("device-hours", *(f"{view['device_seconds'] / 3600:.3g}" for view in views))
+    for name, values in differences.items():
+        table.add_row(plain(name), *(plain(shown_value(value)) for value in values))
+    out.print(table)
+
+
+@app.command()
 def completion(
     shell: Annotated[str, typer.Argument(help="bash, zsh or fish")],
 ) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -180,6 +181,7 @@ def status(
     as_yaml: Annotated[
         bool, typer.Option("--yaml", help="print the study's file instead, to change and submit again")
     ] = False,
+    code: Annotated[Path | None, typer.Option(help="write the files that were sent with it here, as a zip")] = None,
     address: Address = "",
     token: Token = "",
     as_json: AsJson = False,
@@ -189,6 +191,9 @@ def status(
     if as_yaml:
         with utf8_file(None) as stream:
             stream.write(client.study_file(study))
+        return
+    if code is not None:
+        client.study_code(study, code)
         return
     view = client.study(study)
     if as_json:
@@ -205,11 +210,19 @@ def status(
 
 
 @app.command()
-def trials(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
+def trials(
+    study: StudyId,
+    where: Annotated[
+        str, typer.Option(help="only trials for which this is true, such as 'lr < 1e-3 and accuracy > 0.9'")
+    ] = "",
+    address: Address = "",
+    token: Token = "",
+    as_json: AsJson = False,
+) -> None:
     """List the trials of a study, the best first."""
     client = client_of(address, token)
     spec = client.study(study)["spec"]
-    rows = list(client.trials(study))
+    rows = list(client.trials(study, where=where))
     if as_json:
         print(json.dumps(rows))
         return

@@ -16,25 +16,27 @@ export function candidatePanel({ state, page }) {
   const button = byId("add", HTMLButtonElement);
   const dialog = byId("candidate", HTMLDialogElement);
   const text = byId("candidate-params", HTMLTextAreaElement);
+  const value = byId("candidate-value", HTMLInputElement);
   const wrong = byId("candidate-wrong");
   let key = ""; // of the candidate in the dialog: a repeated click, or an answer that was lost, adds no second one
 
   /** @param {Record<string, any>} params */
   function open(params) {
     text.value = JSON.stringify(params, null, 2);
+    value.value = "";
     key = api.newKey();
     wrong.hidden = true;
     dialog.showModal();
   }
 
-  text.addEventListener("input", () => (key = api.newKey()));
+  for (const input of [text, value]) input.addEventListener("input", () => (key = api.newKey()));
   button.addEventListener("click", () => open(state.study.best?.params ?? {}));
   byId("candidate-cancel").addEventListener("click", () => dialog.close());
 
   required(dialog.querySelector("form")).addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
-      const { numbers } = await api.enqueue(state.studyId, parsed(text.value), key);
+      const { numbers } = await api.enqueue(state.studyId, parsed(text.value), key, numbersIn(value.value));
       if (!dialog.open) return; // a second click, with the same answer
       dialog.close();
       toast(`Trial ${numbers[0]} is added, beyond the budget of the study.`, "info");
@@ -76,4 +78,16 @@ export function parsed(text) {
     throw new Error('Write the parameters as {"name": value, …}.');
   }
   return params;
+}
+
+/**
+ * The numbers in a text, separated by commas; null if it is empty. Throws if there is something else.
+ * @param {string} text
+ * @returns {number[] | null}
+ */
+export function numbersIn(text) {
+  if (!text.trim()) return null;
+  const numbers = text.split(",").map((part) => (part.trim() ? Number(part) : Number.NaN));
+  if (!numbers.every(Number.isFinite)) throw new Error("Write the result as a number, or several separated by commas.");
+  return numbers;
 }

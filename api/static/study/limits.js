@@ -25,6 +25,7 @@ export function limitsPanel({ state, feeds }) {
 
   button.addEventListener("click", () => {
     shown = state.study.spec.budget;
+    inputOf("priority").value = String(state.study.spec.priority ?? 0);
     for (const name of LIMITS) inputOf(name).value = limitText(shown[name]);
     byId("keep-terminator").hidden = !shown.terminator;
     inputOf("terminator").checked = true;
@@ -39,6 +40,8 @@ export function limitsPanel({ state, feeds }) {
     try {
       const limits = changedLimits(shown, (name) => inputOf(name).value, inputOf("terminator").checked);
       if (Object.keys(limits).length) await api.extend(state.studyId, limits);
+      const priority = Number(inputOf("priority").value);
+      if (priority !== (state.study.spec.priority ?? 0)) await api.prioritize(state.studyId, priority);
       dialog.close();
       feeds.refreshStudy("extended");
     } catch (error) {

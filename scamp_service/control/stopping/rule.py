@@ -82,8 +82,9 @@ class StoppingRule(Protocol):
 
 
 def due_rungs(rule: StoppingRule, trial: Trial) -> Sequence[int]:
-    """Rungs that the trial has reached and at which it was not judged yet, ascending; none of a repeat."""
-    if trial.is_repeat:
+    """Rungs that the trial has reached and at which it was not judged yet, ascending; none of one that no rule
+    judges."""
+    if not trial.is_judged:
         return ()
     rungs = rule.rungs
     return rungs[bisect_right(rungs, trial.judged_step) : bisect_right(rungs, trial.step)]
@@ -91,7 +92,7 @@ def due_rungs(rule: StoppingRule, trial: Trial) -> Sequence[int]:
 
 def next_pause(rule: StoppingRule, trial: Trial) -> int | None:
     """Step at which the trial's next attempt is to pause it; None if it trains to the end."""
-    pauses = () if trial.is_repeat else rule.pauses_at(trial.number)
+    pauses = rule.pauses_at(trial.number) if trial.is_judged else ()
     place = bisect_right(pauses, trial.judged_step)
     return pauses[place] if place < len(pauses) else None
 

@@ -8,6 +8,8 @@ end at once is not continued: the refusal says which limit it has reached, and w
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import sqlalchemy as sa
@@ -38,6 +40,7 @@ from scamp_service.store.parts.studies import Studies
 from scamp_service.store.rows import new_trial
 from scamp_service.store.schema import one_of
 from scamp_service.store.tallies import BESIDE, own_states
+from scamp_service.study.objectives import Objectives, Values
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 
@@ -105,15 +108,26 @@ class Requests(WritingPart):
         super().__init__(database, fence, actor)
         self._studies, self._counts = Studies(database), Counts(database)
 
-    def enqueue(self, study_id: int, candidates: Sequence[Json], key: str, *, now: float) -> list[int]:
+    def enqueue(
+        self,
+        study_id: int,
+        candidates: Sequence[Json],
+        key: str,
+        *,
+        results: Sequence[Values] = (),
+        now: float,
+    ) -> list[int]:
         """Add trials with these parameters, in addition to the study's budget; returns their numbers.
 
-        A study that is COMPLETED runs again for them. A request with the same ``key`` returns the same. Raises
-        ``NotFound``, and ``Conflict`` for a study that was stopped, has failed, or has reached a limit of its budget.
+        A study that is COMPLETED runs again for them. With ``results``, the value of each objective that each was found
+        to have elsewhere, they are COMPLETED trials, and the study does not run for them. A request with the same
+        ``key`` returns the same. Raises ``NotFound``, and ``Conflict`` for a study that was stopped, has failed, or has
+        reached a limit of its budget.
         """
         name, before = KEY + key, self._studies.get(study_id)
         reached = None
-        if before.state is StudyState.COMPLETED:
+        runs_again = before.state is StudyState.COMPLETED and not results
+        if runs_again:
             _expect_own(before)
             reached = self._limit_reached(before, parse_study(before.spec), now)
         with self._write() as connection:
@@ -126,20 +140,24 @@ class Requests(WritingPart):
                 raise Conflict(f"study {study_id} would end at once: {reached.why}; extend it first: {reached.remedy}")
             first = int(connection.execute(sql.NEXT_NUMBER, {"study_id": study_id}).scalar_one())
             new: list[TrialChange] = []
-            for number, params in enumerate(candidates, first):
+            for number, (params, values) in enumerate(zip_longest(candidates, results), first):
                 row = new_trial(study_id, number, params, now) | {"origin": Origin.ENQUEUED}
+                if values is not None:
+                    row |= _told(values, Objectives.of_spec(study.spec), now)
                 trial_id = connection.execute(sa.insert(_T).returning(_T.c.id), row).scalar_one()
-                new.append(TrialChange.of_new(trial_id, number))
+                change = TrialChange.of_new(trial_id, number)
+                new.append(replace(change, **{name: row[name] for name in ("state", "value", "reason") if name in row}))
             numbers = [change.number for change in new]
             row = {"study_id": study_id, "is_system": False, "name": name, "value": numbers}
             connection.execute(sa.insert(_A), row)
-            self._record(connection, "enqueue", study_id, trials=numbers)
-            if study.state is StudyState.COMPLETED:
+            self._record(connection, "tell" if results else "enqueue", study_id, trials=numbers)
+            runs_again = study.state is StudyState.COMPLETED and not results
+            if runs_again:
                 connection.execute(_RUN_AGAIN, {"_id": study_id, "_spec": study.spec})
-            num_new = float(len(new))
-            self._tally(connection, study_id, {TrialState.WAITING.value: num_new, BESIDE: num_new})
+            num_new, state = float(len(new)), TrialState.COMPLETED if results else TrialState.WAITING
+            self._tally(connection, study_id, {state.value: num_new, BESIDE: num_new})
             self._emit_trials(connection, new, now, study_id)
-            if study.state is StudyState.COMPLETED:
+            if runs_again:
                 self._emit_study(connection, study_id, study.name, seen_state(StudyState.RUNNING, study.spec), now=now)
         return numbers
 
@@ -363,3 +381,15 @@ def _expect_larger(name: str, limit: Any, before: float | None) -> None:
     is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
     if before is not None and (not is_number or limit < before):
         raise InvalidInput(f"budget.{name} must be a number of at least {before}, the limit so far; got {limit!r}")
+
+
+def _told(values: Values, objectives: Objectives, now: float) -> dict[str, Any]:
+    """Columns of a trial whose values somebody tells."""
+    return {
+        "state": TrialState.COMPLETED,
+        "reason": "its result was told, and it was not trained here",
+        "waits_for": None,
+        "value": values[objectives.items.index(objectives.leading)],
+        "values": values if objectives.has_several else None,
+        "finished_at": now,
+    }

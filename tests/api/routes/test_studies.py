@@ -171,6 +171,26 @@ def test_candidates_are_enqueued_with_the_parameters_that_are_left_out(api: InPr
     assert api.post("/v1/studies/99/trials", json=body).status_code == 404
 
 
+def test_a_result_that_was_measured_elsewhere_is_a_completed_trial(api: InProcess) -> None:
+    study_id = api.submit().json()["id"]
+    path = f"/v1/studies/{study_id}/trials"
+    api.store.studies.move(study_id, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
+    added = api.post(path, json={"candidates": [{"lr": 0.05}, {"lr": 0.06}], "values": [0.9, [0.8]]})
+    assert added.json() == {"numbers": [0, 1]}
+    first, second = api.get(path).json()["items"]
+    assert (first["state"], first["value"], first["origin"]) == ("COMPLETED", 0.9, "ENQUEUED")
+    assert second["value"] == 0.8 and second["finished_at"]
+    study = api.get(f"/v1/studies/{study_id}").json()
+    assert (study["state"], study["best"]["value"], study["trials"]) == ("COMPLETED", 0.9, {"COMPLETED": 2})
+    for candidates, values, words in (
+        ([{"lr": 0.05}], [0.9, 0.8], "1 candidates and 2 values"),
+        ([{}], [0.9], "needs all parameters of its candidate; add lr"),
+        ([{"lr": 0.05}], [[0.9, 0.8]], "a finite number for each of accuracy"),
+    ):
+        refused = api.post(path, json={"candidates": candidates, "values": values})
+        assert refused.status_code == 422 and words in refused.json()["detail"], refused.json()
+
+
 def test_a_completed_study_takes_candidates_and_a_stopped_one_refuses_them(api: InProcess) -> None:
     completed, stopped = (api.submit().json()["id"] for _ in "12")
     api.store.studies.move(completed, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)

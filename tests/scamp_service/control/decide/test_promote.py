@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial, Propose, Repeat
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
@@ -121,8 +123,9 @@ def test_a_trial_that_has_trained_to_its_end_waits_for_its_repeats() -> None:
     assert moves(effects_of(trials=[waiting], studies=stopped)) == {0: TrialState.COMPLETED}
 
 
-def test_repeats_are_not_judged() -> None:
-    repeat = trial(origin=Origin.REPEAT, step=10, value=0.0, parent_id=9, parent_number=9)
+@pytest.mark.parametrize("origin", [Origin.REPEAT, Origin.ENQUEUED])
+def test_repeats_and_candidates_of_a_user_are_not_judged(origin: Origin) -> None:
+    repeat = trial(origin=origin, step=10, value=0.0, parent_id=9, parent_number=9)
     others = paused([0.5, 0.6, 0.7], first=1)
     state = {"studies": rules(repeats=2), "rungs": rungs(repeat, *others)}
     (_, *moved) = effects_of(trials=[repeat, *others], attempts=[attempt()], gangs={"1/1": ALIVE}, **state)
