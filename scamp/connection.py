@@ -38,6 +38,7 @@ _BY_STATUS: Mapping[int, type[ScampError]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
+    429: Unavailable,
     502: Unavailable,
     503: Unavailable,
     504: Unavailable,
@@ -235,7 +236,7 @@ def _error_of(answer: httpx.Response) -> ScampError:
     except (ValueError, KeyError, TypeError):
         detail = f"the service answered {answer.status_code} {answer.reason_phrase}; check the address"
     seconds = answer.headers.get("retry-after", "")
-    if answer.status_code == 503 and seconds.isdecimal():
+    if answer.status_code in (429, 503) and seconds.isdecimal():
         return _Busy(detail, min(float(seconds), PATIENCE_SECONDS))
     kind = _BY_STATUS.get(answer.status_code)
     if kind is None:

@@ -98,6 +98,9 @@ class Settings(BaseSettings):
         ge=-100,
         le=100,
     )
+    requests_per_minute: int | None = Field(
+        default=None, description="most requests of one user in a minute; default: no limit", ge=1
+    )
     oidc: OidcSettings | None = Field(
         default=None,
         description='where users log in, as JSON: {"issuer": "https://id.example.org", "client_id": "scamp", '

@@ -18,6 +18,7 @@ from starlette.datastructures import Headers, State
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.access.limiter import Limiter
 from api.access.sessions import COOKIE, is_session
 from api.problems import problem
 from api.proxy import FORWARDED, TrustedProxies
@@ -84,6 +85,8 @@ class Guard:
         self._is_open = self._token is None and settings.oidc is None  # unless there are users
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self._read_at = time.monotonic()
+        self._most_requests = settings.requests_per_minute
+        self._requests = Limiter(self._most_requests) if self._most_requests else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -121,6 +124,9 @@ class Guard:
         except Unavailable as error:
             return problem(503, str(error), {"Retry-After": "1"})
         if access is not None:
+            if wait := self._wait_seconds(access, scope):
+                words = f"too many requests: at most {self._most_requests} in a minute; try again in {wait:.0f} seconds"
+                return problem(429, words, {"Retry-After": str(max(1, round(wait)))})
             scope[ACCESS] = access
             return self._app
         if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
@@ -128,6 +134,12 @@ class Guard:
             address = f"{scope['path']}?{query}" if query else scope["path"]
             return RedirectResponse(f"/login?next={quote(address)}", 303)
         return problem(401, WRONG_TOKEN if "authorization" in headers else NO_TOKEN, {"WWW-Authenticate": "Bearer"})
+
+    def _wait_seconds(self, access: Access, scope: Scope) -> float:
+        """Seconds until its user, or the address of one without a name, may send this request; 0: it may now."""
+        if self._requests is None:
+            return 0.0
+        return self._requests.hit(access.name or str((scope.get("client") or ("",))[0]))
 
     async def _access(self, headers: Headers, state: State) -> Access | None:
         if self._is_open and not await self._are_there_users(state):

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from api.access.limiter import Limiter
 from api.access.oidc import STATE_COOKIE, STATE_SECONDS, Provider
 from api.access.sessions import COOKIE, SESSION_SECONDS, session_of
 from api.problems import read_body
@@ -24,39 +25,17 @@ from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 
 MOST_FAILED = 10
-WINDOW_SECONDS = 60.0
-MOST_CLIENTS = 10_000
+"""Wrong tokens and passwords in a minute from one address, or for one user."""
 _WRONG_TOKEN = "This token is wrong, has expired or was revoked."
 _WRONG_PASSWORD = "Name or password is wrong. To log in with a token, leave the name empty."
 _USER = """<p><label for="user">Name (empty for a token)</label> <input id="user" name="user" autofocus
 autocomplete="username"></p>"""
 
 
-class FailedLogins:
-    """Counts wrong tokens and passwords by client address and by user, to slow down guessing."""
-
-    def __init__(self) -> None:
-        self._failed: dict[str, tuple[float, int]] = {}
-
-    def wait_seconds(self, client: str, now: float) -> float:
-        """Seconds until this client may try again; 0 when it may now."""
-        began, number = self._failed.get(client, (now, 0))
-        return max(0.0, began + WINDOW_SECONDS - now) if number >= MOST_FAILED else 0.0
-
-    def add(self, client: str, now: float) -> None:
-        """Count a wrong token or password."""
-        if len(self._failed) >= MOST_CLIENTS:
-            self._failed = {name: entry for name, entry in self._failed.items() if now - entry[0] < WINDOW_SECONDS}
-        if len(self._failed) >= MOST_CLIENTS:
-            self._failed.clear()  # bounded memory matters more: the token is not a word that guessing finds
-        began, number = self._failed.get(client, (now, 0))
-        self._failed[client] = (began, number + 1) if now - began < WINDOW_SECONDS else (now, 1)
-
-
 def login_router(settings: Settings, store: Store) -> APIRouter:
     """Routes of the login page and of the button to log out."""
     router = APIRouter(include_in_schema=False)
-    failed = FailedLogins()
+    failed = Limiter(MOST_FAILED)
     provider = Provider(settings.oidc) if settings.oidc else None
 
     def page(target: str, wrong: str, status: int = 401, headers: Mapping[str, str] | None = None) -> HTMLResponse:
@@ -74,13 +53,13 @@ def login_router(settings: Settings, store: Store) -> APIRouter:
         name, secret = form.get("user", [""])[0].strip(), form.get("token", [""])[0].strip()
         client = request.client.host if request.client else ""
         guessed = [client, *([f"user {name}"] if name else [])]
-        if wait := max(failed.wait_seconds(key, time.monotonic()) for key in guessed):
+        if wait := max(map(failed.wait_seconds, guessed)):
             words = f"Too many wrong attempts. Try again in {wait:.0f} seconds."
             return await run_in_threadpool(page, target, words, 429, {"Retry-After": str(max(1, round(wait)))})
         session = await run_in_threadpool(session_for, name, secret, client)
         if session is None:
             for key in guessed:
-                failed.add(key, time.monotonic())
+                failed.hit(key)
             return await run_in_threadpool(page, target, _WRONG_PASSWORD if name else _WRONG_TOKEN)
         answer = RedirectResponse(target, 303)
         _set_cookie(answer, request, COOKIE, session, SESSION_SECONDS)

@@ -10,7 +10,6 @@ import pytest
 
 from api.access import login
 from api.access.guard import check_settings
-from api.access.login import FailedLogins
 from api.access.sessions import session_of
 from scamp_service.errors import Refused
 from scamp_service.settings import Settings
@@ -254,13 +253,3 @@ def test_whoever_guesses_has_to_wait_and_others_do_not(proxied: InProcess) -> No
     assert [status("wrong", "203.0.113.1") for _ in range(login.MOST_FAILED)] == [401] * login.MOST_FAILED
     assert status(TOKEN, "203.0.113.1") == 429
     assert status(TOKEN, "203.0.113.2") == 303
-
-
-def test_after_a_minute_one_may_try_again() -> None:
-    failed = FailedLogins()
-    for _ in range(login.MOST_FAILED):
-        failed.add("a", 100.0)
-    assert failed.wait_seconds("a", 130.0) == 30.0
-    assert failed.wait_seconds("a", 161.0) == 0.0
-    failed.add("a", 161.0)
-    assert failed.wait_seconds("a", 162.0) == 0.0
