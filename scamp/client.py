@@ -78,8 +78,10 @@ class Client:
         """
         from scamp.study_file import files_of, read_study
         from scamp.user_code.bundling import bundle_code
+        from scamp.user_code.provenance import provenance_headers
         from scamp.user_code.sent_class import bundle_class
 
+        folder = working_dir or (Path(spec).parent if isinstance(spec, Path | str) else Path())
         if isinstance(spec, Path | str):
             file, spec = Path(spec), read_study(Path(spec))
             if code is None and (files := files_of(spec)):
@@ -94,7 +96,7 @@ class Client:
             body["code_zip"] = base64.b64encode(code).decode()
         key = idempotency_key or str(uuid.uuid4())
         content = _json_of(body)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key, **provenance_headers(folder)}
         try:
             return self._http.change("POST", "/v1/studies", content=content, headers=headers)
         except Unavailable as error:
@@ -225,6 +227,11 @@ class Client:
     def study_file(self, study_id: int) -> str:
         """The study as the YAML that would submit it again. Raises ``NotFound``, and ``Conflict`` if others ran it."""
         return self._http.answer("GET", f"/v1/studies/{study_id}/study.yaml").text
+
+    def provenance(self, study_id: int) -> JsonObject:
+        """Where a study comes from: the command, the git commit with ``is_changed``, and the versions of the packages
+        that the service had. What is not known is None. Raises ``NotFound``."""
+        return self._http.request("GET", f"/v1/studies/{study_id}/provenance")
 
     def study_code(self, study_id: int, target: Path) -> None:
         """Write the files that were sent with a study to ``target``, as a zip. Raises ``NotFound``."""

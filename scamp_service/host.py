@@ -8,11 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import platform
 import resource
 import signal
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 
 from scamp_service.errors import Unavailable
@@ -93,6 +96,13 @@ def source_hash() -> str:
         for file in sorted((ROOT / package).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+@cache
+def package_versions() -> Mapping[str, str]:
+    """Name → version of Python and of every installed package."""
+    versions = {each.metadata["Name"]: each.version for each in distributions() if each.metadata["Name"]}
+    return {"python": platform.python_version(), **dict(sorted(versions.items(), key=lambda item: item[0].lower()))}
 
 
 def _start_time(pid: int) -> str:

@@ -22,16 +22,19 @@ from api.views.studies import (
     EnqueuedView,
     Limits,
     Priority,
+    ProvenanceView,
     Retried,
     RetriedView,
     StudyDetail,
     StudyView,
+    provenance_of,
     study_detail,
     study_view,
 )
 from api.views.view import Page
 from scamp_service.access.model import Access, Role
 from scamp_service.errors import Conflict, NotFound
+from scamp_service.host import package_versions
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
@@ -61,13 +64,22 @@ async def create_study(
     admission: TheAdmission,
     access: TheAccess,
     idempotency_key: IdempotencyKey = None,
+    provenance: Annotated[
+        str | None,
+        Header(
+            alias="Scamp-Provenance",
+            max_length=4000,
+            description="where it comes from, as JSON: `command`, git `commit`, and `is_changed` since that commit",
+        ),
+    ] = None,
 ) -> StudyDetail:
     """Submit a study, as JSON or as a form. It starts by itself. `Location` has its address."""
     content_type = check_content_type(request.headers)
-    key = _key_of(access, idempotency_key)
+    key, source = _key_of(access, idempotency_key), provenance_of(provenance)
     with admission.room_for(request.headers.get("content-length")):
         body = await read_body(request, MAX_BODY_BYTES)
         study = await admission.submit(body, content_type, key, store, access)
+    await run_in_threadpool(lambda: store.studies.note_provenance(study.id, source | {"packages": package_versions()}))
     response.headers["Location"] = f"/v1/studies/{study.id}"
     return await run_in_threadpool(_detail, store, study)
 
@@ -147,6 +159,13 @@ def get_study_code(study_id: StudyId, store: TheStore) -> Response:
         raise NotFound(f"study {study_id} was submitted without files")
     headers = {"Content-Disposition": f'attachment; filename="study-{study_id}.zip"'}
     return Response(store.blobs.get(study.code), media_type="application/zip", headers=headers)
+
+
+@router.get("/studies/{study_id}/provenance", responses=problems(404))
+def get_provenance(study_id: StudyId, store: TheStore) -> ProvenanceView:
+    """Get where a study comes from: command, git commit, and the packages that the service had."""
+    store.studies.get(study_id)
+    return ProvenanceView(**store.studies.provenance(study_id))
 
 
 @router.post("/studies/{study_id}:stop", responses=problems(404))

@@ -652,6 +652,17 @@ export interface Problem {
   detail: string;
 }
 
+export interface ProvenanceView {
+  /** that has submitted it */
+  command?: string | null;
+  /** of git, of the folder of its files */
+  commit?: string | null;
+  /** whether tracked files differed from the commit */
+  is_changed?: boolean | null;
+  /** versions of Python and packages of the service */
+  packages?: Record<string, string>;
+}
+
 export interface RanksView {
   num_ranks: number;
   num_candidates: number;

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.views.view import Count, LastEvent, Time, View
+from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import StudyState, TrialState, has_no_success, seen_state, state_text
 from scamp_service.model import Study, Trial
 from scamp_service.store.summary import Best, Summary
@@ -24,6 +25,26 @@ class NewStudy(View):
         None
     )
     code_of: CodeOf = None
+
+
+class ProvenanceView(View):
+    """Where a study comes from; null: not known."""
+
+    command: Annotated[str | None, Field(max_length=2000, description="that has submitted it")] = None
+    commit: Annotated[str | None, Field(max_length=100, description="of git, of the folder of its files")] = None
+    is_changed: Annotated[bool | None, Field(description="whether tracked files differed from the commit")] = None
+    packages: Annotated[dict[str, str], Field(description="versions of Python and packages of the service")] = Field(
+        default_factory=dict
+    )
+
+
+def provenance_of(text: str | None) -> dict[str, Any]:
+    """Read the header that says where a study comes from. Raises ``InvalidInput``."""
+    try:
+        source = ProvenanceView.model_validate_json(text or "{}")
+    except ValidationError:
+        raise InvalidInput("Scamp-Provenance must be JSON with command, commit and is_changed") from None
+    return source.model_dump(exclude={"packages"}, exclude_none=True)
 
 
 class NewStudyForm(View):

@@ -94,6 +94,8 @@ CAPABILITIES: Sequence[Capability] = (
                _on("study: Study file", "static/study/file.js", "Study file")),
     Capability("read the files that were sent", "get_study_code", "study_code", "status --code",
                _on("study: Study file", "static/study/file.js", "code")),
+    Capability("where a study comes from: command, commit, packages", "get_provenance", "provenance",
+               "status --provenance", _on("study: Study file", "static/study/file.js", "provenance")),
     Capability("try a candidate of one's own", "enqueue_trials", "enqueue", "enqueue",
                _study("*Add candidate*", 'id="add"')),
     Capability("tell a result that was measured elsewhere", "enqueue_trials", "enqueue", "enqueue --value",

@@ -129,7 +129,8 @@ def submit(
     files = files_of(spec)
     code = bundle_code(study, files[0], working_dir, files[1:]) if files else None
     with err.status(CHECKING):
-        created = client.submit(spec, code=code, idempotency_key=idempotency_key)
+        folder = working_dir or study.parent
+        created = client.submit(spec, code=code, idempotency_key=idempotency_key, working_dir=folder)
     warn(created["warnings"])
     if not as_json:
         out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
@@ -182,6 +183,9 @@ def status(
         bool, typer.Option("--yaml", help="print the study's file instead, to change and submit again")
     ] = False,
     code: Annotated[Path | None, typer.Option(help="write the files that were sent with it here, as a zip")] = None,
+    provenance: Annotated[
+        bool, typer.Option("--provenance", help="print the command, git commit and packages that it comes from")
+    ] = False,
     address: Address = "",
     token: Token = "",
     as_json: AsJson = False,
@@ -194,6 +198,9 @@ def status(
         return
     if code is not None:
         client.study_code(study, code)
+        return
+    if provenance:
+        print(json.dumps(client.provenance(study), indent=None if as_json else 2))
         return
     view = client.study(study)
     if as_json:

@@ -162,6 +162,7 @@ def run(
 
     A study that completes without a completed trial counts as failed.
     """
+    from scamp.user_code.provenance import provenance
     from scamp_service.files import close_new_files
     from scamp_service.processes.controller_process import ray_address_of_environment, run_study
     from scamp_service.settings import withhold_secrets
@@ -188,7 +189,9 @@ def run(
             summary = study_summary(store, study_id, now=time.time())
             update(summary.to_json(), spec_json, device_fill(store))
 
-        store, study_id = run_study(settings, spec, code, watch, warnings=warnings)
+        store, study_id = run_study(
+            settings, spec, code, watch, warnings=warnings, provenance=provenance(working_dir or study.parent)
+        )
     summary = study_summary(store, study_id, now=time.time()).to_json()
     rows = [trial_fields(trial, spec.every_objective) for trial in store.trials.every(study_id)]
     reason = store.studies.get(study_id).reason

@@ -29,9 +29,9 @@ from scamp_service.control.decide.snapshot import Packing
 from scamp_service.control.leadership import LeaderElection, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.files import keep_private
-from scamp_service.host import allow_many_files
+from scamp_service.host import allow_many_files, package_versions
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
-from scamp_service.model import Lease
+from scamp_service.model import Json, Lease
 from scamp_service.notices.notifier import Notifier
 from scamp_service.processes.calibrator import Calibrator
 from scamp_service.processes.cycles import Cycles
@@ -96,15 +96,16 @@ def run_study(
     watch: Callable[[Store, int], None],
     *,
     warnings: Sequence[str] = (),
+    provenance: Json | None = None,
     redraw_seconds: float = 0.25,
 ) -> tuple[Store, int]:
     """Run one study to its end in this process.
 
     It uses the Ray cluster at ``settings.ray_address``, or else starts a local one. ``watch(store, study_id)`` is
-    called a few times a second. ``warnings`` are stored with the study. Ctrl-C stops the study, and a second one this
-    process. Returns the open store and the study's id. Raises ``Conflict`` when a service or another run uses the data
-    directory, ``Refused`` when users' code cannot run as the user that is set for it, and ``Unavailable`` when Ray
-    cannot be reached or the local one dies.
+    called a few times a second. ``warnings`` and ``provenance`` are stored with the study. Ctrl-C stops the study, and
+    a second one this process. Returns the open store and the study's id. Raises ``Conflict`` when a service or another
+    run uses the data directory, ``Refused`` when users' code cannot run as the user that is set for it, and
+    ``Unavailable`` when Ray cannot be reached or the local one dies.
     """
     allow_many_files()
     check_account(settings)
@@ -119,6 +120,7 @@ def run_study(
         store = Store(settings.url)
         sha = store.blobs.put(code) if code else None
         study = store.studies.create(spec.to_json(), code=sha, warnings=warnings, now=time.time())
+        store.studies.note_provenance(study.id, {**(provenance or {}), "packages": package_versions()})
         ray, starting = (None, None) if settings.ray_address else _start_ray(settings, stack)
         news = News()
         tick = stack.enter_context(controlling(settings, store, news=news, starting=starting))

@@ -106,7 +106,7 @@ def test_the_document_names_every_operation_and_all_that_it_refers_to(api: InPro
             "get_importances", "get_lineage", "get_front", "what_if", "prioritize_study", "pause_study", "resume_study",
             "get_study_file", "get_study_code", "get_me", "list_users", "create_user", "change_user", "list_members",
             "grant_role", "list_tokens", "create_token", "revoke_token", "list_changes", "list_audit", "download_audit",
-            "list_deliveries", "test_receivers", "list_study_deliveries", "test_study_receivers",
+            "list_deliveries", "get_provenance", "test_receivers", "list_study_deliveries", "test_study_receivers",
     }  # fmt: skip
     assert all(operation["description"] for operation in operations.values())
     assert set(references(document)) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}

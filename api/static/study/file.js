@@ -5,6 +5,7 @@ import { card } from "../elements/card.js";
 import { copyButton } from "../elements/copy_button.js";
 import { h, setText } from "../elements/dom.js";
 
+/** @import { ProvenanceView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
 /** @import { StudyContext } from "./state.js" */
 
@@ -18,7 +19,20 @@ export function filePanel({ state, page }) {
   text.after(copyButton(() => text.textContent ?? ""));
   const files = h("a", { class: "button", href: `/v1/studies/${state.studyId}/files.zip` }, "Download its files");
   const details = h("details", {}, h("summary", {}, "Show it, with its present limits"), copyable);
-  const section = card({ id: "file", title: "Study file", beside: [files] }, h("div", { class: "body" }, details));
+  const origin = h("dl", { class: "pairs" });
+  const source = h("details", {}, h("summary", {}, "Command, git commit and packages"), origin);
+  const section = card(
+    { id: "file", title: "Study file", beside: [files] },
+    h("div", { class: "body" }, details, source),
+  );
+  const drawOrigin = (/** @type {ProvenanceView} */ { packages, ...known }) => {
+    const pairs = Object.entries({ ...known, ...packages }).filter(([, value]) => value !== null);
+    origin.replaceChildren(...pairs.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value))]));
+  };
+  source.addEventListener(
+    "toggle",
+    () => source.open && page.run(async () => drawOrigin(await api.request(`/v1/studies/${state.studyId}/provenance`))),
+  );
 
   const load = () => page.run(async () => void setText(text, await api.studyFile(state.studyId)));
   details.addEventListener("toggle", () => details.open && load());

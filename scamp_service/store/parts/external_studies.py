@@ -16,7 +16,6 @@ from scamp_service.model import Json, Study
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.parts.part import WritingPart, no_study
-from scamp_service.store.parts.requests import KEY
 
 _S, _SA = schema.studies, schema.study_attributes
 exists = _S.c.state != StudyState.DELETED
@@ -34,7 +33,7 @@ _END_STUDY = (
 _STUDY_ATTRIBUTES = select(_SA.c.name, _SA.c.value).where(
     _SA.c.study_id == bindparam("study_id"),
     _SA.c.is_system == bindparam("is_system"),
-    _SA.c.name.not_like(f"{KEY}%"),
+    _SA.c.name.not_like("scamp:%"),
 )
 
 

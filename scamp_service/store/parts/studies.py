@@ -6,12 +6,20 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import sqlalchemy as sa
+
 from scamp_service.errors import Conflict, InvalidInput
 from scamp_service.lifecycle import LIVE_STUDIES, STUDY_MOVES, StudyState, seen_state
 from scamp_service.model import Json, Study
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.parts.part import WritingPart, legal_states, no_study
+
+PROVENANCE = "scamp:provenance"
+_A = schema.study_attributes.c
+_PROVENANCE = sa.select(_A.value).where(
+    _A.study_id == sa.bindparam("study_id"), _A.is_system, _A.name == sa.bindparam("name")
+)
 
 
 class Studies(WritingPart):
@@ -57,6 +65,18 @@ class Studies(WritingPart):
             else:
                 study_id = _expect_same(connection.execute(sql.BY_KEY, {"key": idempotency_key}).one(), row)
         return self.get(study_id)
+
+    def note_provenance(self, study_id: int, provenance: Json) -> None:
+        """Store where a study comes from, unless that is known."""
+        row = {"study_id": study_id, "is_system": True, "name": PROVENANCE, "value": provenance}
+        insert = self._insert_new(schema.study_attributes, "study_id", "is_system", "name")
+        with self._write() as connection:
+            connection.execute(insert, row)
+
+    def provenance(self, study_id: int) -> Json:
+        """Where a study comes from; empty if that is not known."""
+        provenance: Json = self._value(_PROVENANCE, study_id=study_id, name=PROVENANCE) or {}
+        return provenance
 
     def of_key(self, request: Json, code: str | None, idempotency_key: str) -> Study | None:
         """The study that ``create`` has created with this key; None if there is none yet.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from scamp_service.exchange.imported import spec_of_others
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Metric, Report, TrialChanges
 from scamp_service.study.parse import parse_study
-from tests.services.serving import SECRET, SPEC, InProcess, end, fill, settings_in
+from tests.services.serving import SECRET, SPEC, InProcess, end, fill, full_spec, settings_in
 from tests.values import new_attempt, sized
 
 
@@ -169,6 +170,18 @@ def test_candidates_are_enqueued_with_the_parameters_that_are_left_out(api: InPr
     wrong = api.post(f"/v1/studies/{study_id}/trials", json={"candidates": [{"lr": 7}]})
     assert wrong.status_code == 422 and "the candidate is not valid: lr: 7 is not bet" in wrong.json()["detail"]
     assert api.post("/v1/studies/99/trials", json=body).status_code == 404
+
+
+def test_a_study_knows_where_it_comes_from(api: InProcess) -> None:
+    headers = {"Scamp-Provenance": json.dumps({"command": "scamp submit a.yaml", "commit": "0" * 40})}
+    body = {"spec": full_spec()}
+    study_id = api.post("/v1/studies", json=body, headers=headers).json()["id"]
+    source = api.get(f"/v1/studies/{study_id}/provenance").json()
+    assert (source["command"], source["commit"], source["is_changed"]) == ("scamp submit a.yaml", "0" * 40, None)
+    assert source["packages"]["python"] and source["packages"]["torch"]
+    other = api.post("/v1/studies", json=body, headers={"Scamp-Provenance": "no JSON"})
+    assert other.status_code == 422 and "Scamp-Provenance" in other.json()["detail"]
+    assert api.get("/v1/studies/99/provenance").status_code == 404
 
 
 def test_a_result_that_was_measured_elsewhere_is_a_completed_trial(api: InProcess) -> None:
