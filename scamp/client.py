@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ from scamp.connection import Connection, JsonObject, staged
 from scamp.errors import InvalidInput, Unavailable
 from scamp.export import columns_of, trial_row
 from scamp.installed import installed_module
+from scamp.shown_study import ShownStudy, progress_of
 
 if TYPE_CHECKING:
     import pandas
@@ -119,9 +120,11 @@ class Client:
         body = {"spec": dict(spec), **({} if code is None else {"code_zip": base64.b64encode(code).decode()})}
         return self._http.request("POST", f"/v1/studies:screen?candidates={candidates}", json=body)
 
-    def study(self, study_id: int) -> JsonObject:
-        """The study with its summary. Raises ``NotFound``."""
-        return self._http.request("GET", f"/v1/studies/{study_id}")
+    def study(self, study_id: int) -> ShownStudy:
+        """The study with its summary, a dictionary that notebooks show with a progress bar. Raises ``NotFound``."""
+        study = ShownStudy(self._http.request("GET", f"/v1/studies/{study_id}"))
+        study.address = f"{self.address}/studies/{study_id}"
+        return study
 
     def studies(
         self,
@@ -282,17 +285,26 @@ class Client:
         """
         self._http.change("DELETE", f"/v1/studies/{study_id}")
 
-    def wait(self, study_id: int, *, timeout: float | None = None, poll_seconds: float = 0.5) -> JsonObject:
-        """Wait until the study has ended, and return it.
+    def wait(
+        self, study_id: int, *, timeout: float | None = None, poll_seconds: float = 0.5, progress: bool = True
+    ) -> ShownStudy:
+        """Wait until the study has ended, and return it. ``progress`` shows it meanwhile in a notebook or a terminal.
 
         Raises ``Unavailable`` when that takes longer than ``timeout`` seconds (None: wait without limit).
         """
         began = time.monotonic()
-        while (study := self.study(study_id))["finished_at"] is None:
+        show: Callable[[ShownStudy], None] | None = None
+        while True:
+            study = self.study(study_id)
+            if show is not None:
+                show(study)
+            elif progress:
+                show = progress_of(study)
+            if study["finished_at"] is not None:
+                return study
             if timeout is not None and time.monotonic() - began > timeout:
                 raise Unavailable(f"study {study_id} is still {study['state']} after {timeout:g} s; wait longer")
             time.sleep(poll_seconds)
-        return study
 
     def changes(self, study_id: int) -> Iterator[JsonObject]:
         """Who has submitted and changed a study, the newest change first. Raises ``NotFound``."""
