@@ -1,4 +1,4 @@
-"""Measures webhooks while processes are killed, which requests are let in with which credentials, and pages by axe.
+"""Measures what is on which face, who is let in, webhooks while processes are killed, and pages by axe.
 
 Prints every case, and last the figures as one line of JSON. Use --only, --cases and --results to run a part of the
 cases and to continue later.
@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.facing import axe_part, credentials_part, hooks_part
+from benchmarks.facing import axe_part, capabilities_part, credentials_part, hooks_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.faces --results FILE --write PAGE"
-PARTS: Mapping[str, Part] = {"hooks": hooks_part, "credentials": credentials_part, "axe": axe_part}
+PARTS: Mapping[str, Part] = {
+    "capabilities": capabilities_part,
+    "credentials": credentials_part,
+    "hooks": hooks_part,
+    "axe": axe_part,
+}
 
 
 if __name__ == "__main__":
-    run_parts(__doc__, "Webhooks, credentials and accessibility", COMMAND, PARTS, 600)
+    run_parts(__doc__, "The faces of ScaMP", COMMAND, PARTS, 600)
