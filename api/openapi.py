@@ -16,12 +16,15 @@ from api.views.studies import NewStudy, NewStudyForm
 from api.views.view import Problem
 
 _REFERENCE = "#/components/schemas/{model}"
-_FROM_MIDDLEWARE = {
+_ADDED = {
     "400": "A query parameter is not known; the answer names those that are",
     "401": "A token is needed, or it is wrong",
-    "403": "A page of another origin may not write",
+    "403": "You may not do this, or a page of another origin may not write",
+    "404": "There is nothing at this address",
     "421": "This server does not answer for this host name",
+    "422": "A parameter is not valid; nothing was changed",
 }
+"""Answers that the routes do not name: those of the middleware and those to parameters that are not valid."""
 
 
 def describe(app: FastAPI, cookie: str, *, needs_token: bool) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def describe(app: FastAPI, cookie: str, *, needs_token: bool) -> dict[str, Any]:
     )
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
-            _add_answers(operation["responses"], path, method, needs_token)
+            _add_answers(operation, path, method, needs_token)
             if not path.startswith("/v1/"):
                 operation["security"] = []  # health checks are open
     _add_models(schema["components"]["schemas"])
@@ -46,17 +49,23 @@ def describe(app: FastAPI, cookie: str, *, needs_token: bool) -> dict[str, Any]:
     return schema
 
 
-def _add_answers(responses: dict[str, Any], path: str, method: str, needs_token: bool) -> None:
+def _add_answers(operation: dict[str, Any], path: str, method: str, needs_token: bool) -> None:
+    responses = operation["responses"]
     if "application/json" in responses.get("422", {}).get("content", {}):
-        del responses["422"]  # FastAPI's answer to an invalid path, for which ours is 404
+        del responses["422"]  # FastAPI's answer to an invalid parameter, which ours below replaces
+    places = {parameter["in"] for parameter in operation.get("parameters", ())}
     statuses = {"421"}
     if path.startswith("/v1/"):
-        statuses |= {"400"} | ({"401"} if needs_token else set())
-    if method in ("post", "delete"):
+        statuses |= {"400"} | ({"401", "403"} if needs_token else set())
+    if method != "get":
         statuses.add("403")
-    for status in sorted(statuses):
+    if "path" in places:
+        statuses.add("404")
+    if "query" in places or "requestBody" in operation:
+        statuses.add("422")
+    for status in sorted(statuses - responses.keys()):
         content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-        responses[status] = {"description": _FROM_MIDDLEWARE[status], "content": content}
+        responses[status] = {"description": _ADDED[status], "content": content}
 
 
 def _add_models(components: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.facing import axe_part, capabilities_part, credentials_part, hooks_part
+from benchmarks.facing import axe_part, capabilities_part, credentials_part, fuzz_part, hooks_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
@@ -20,6 +20,7 @@ PARTS: Mapping[str, Part] = {
     "credentials": credentials_part,
     "hooks": hooks_part,
     "axe": axe_part,
+    "fuzz": fuzz_part,
 }
 
 

@@ -40,7 +40,7 @@ drawn for the last time, because a chart may first be drawn with only some of th
 length) while {EVENTS_PER_SECOND} metrics events a second are written for {NUM_RUNNING} running trials. Busy: the same
 share for all tasks (TaskDuration of the DevTools protocol)."""
 
-_WATCH = """
+WATCH = """
 (() => {
   window.longTasks = [];
   new PerformanceObserver((list) => {
@@ -113,9 +113,9 @@ def measure(case: Case, seconds: float) -> Result:
     """Load the page of the case's study, then follow it; ``seconds`` limits each load."""
     chromium = find_chromium()
     assert chromium, "a case is only made where there is Chromium"
-    with database(case.num_trials, 0) as (settings, store), _api(settings) as url, opened(chromium) as page:
+    with database(case.num_trials, 0) as (settings, store), api_process(settings) as (url, _), opened(chromium) as page:
         attempts = _running(store)
-        page.call("Page.addScriptToEvaluateOnNewDocument", source=_WATCH)
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
         page.call("Network.setCacheDisabled", cacheDisabled=True)
         loads = [_first_chart(page, f"{url}/studies/1", seconds) for _ in range(case.num_loads)]
         with _reporting(store, attempts):
@@ -144,8 +144,8 @@ def _shares(page: Page, seconds: float) -> tuple[float, float]:
 
 
 @contextmanager
-def _api(settings: Settings) -> Iterator[str]:
-    """The address of the API over the database of ``settings``, in a process of its own."""
+def api_process(settings: Settings) -> Iterator[tuple[str, int]]:
+    """The address and the process id of the API over the database of ``settings``, in a process of its own."""
     port = free_port()
     environment = {**os.environ, "SCAMP_DATA_DIR": str(settings.data_dir), "SCAMP_PORT": str(port)}
     process = subprocess.Popen([sys.executable, "-m", "api"], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
@@ -155,7 +155,7 @@ def _api(settings: Settings) -> Iterator[str]:
         while not _answers(url):
             assert process.poll() is None and time.monotonic() < deadline, "the API did not start"
             time.sleep(0.1)
-        yield url
+        yield url, process.pid
     finally:
         process.terminate()
         process.wait(20)

@@ -104,8 +104,8 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 @contextmanager
-def database(num_ended: int, num_live: int) -> Iterator[tuple[Settings, Store]]:
-    """A database with one running study, as if its trials had run."""
+def database(num_ended: int, num_live: int, points: int = POINTS) -> Iterator[tuple[Settings, Store]]:
+    """A database with one running study, as if its trials had run, with the first ``points`` of their curves."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder))
         store = Store(settings.url)
@@ -115,7 +115,8 @@ def database(num_ended: int, num_live: int) -> Iterator[tuple[Settings, Store]]:
             for first in range(1, num_ended + 1, 1000):
                 chunk = range(first, min(first + 1000, num_ended + 1))
                 connection.execute(sa.insert(schema.attempts), [_attempt(trial) for trial in chunk])
-                connection.execute(sa.insert(schema.metrics), [row for trial in chunk for row in _points(trial)])
+                rows = [row for trial in chunk for row in _points(trial, points)]
+                connection.execute(sa.insert(schema.metrics), rows)
             recount(connection)
         yield settings, store
         store.close()
@@ -129,7 +130,7 @@ def _spec(num_trials: int) -> Mapping[str, Any]:
         "space": {"mib": {"choice": [10, 30]}, "ranks": {"choice": [1]}, "lr": {"low": 1e-4, "high": 1.0, "log": True}},
         "search": {"sampler": "tpe"},
         "stopping": {"rule": "asha", "min_steps": 2, "reduction_factor": 2},
-        "budget": {"trials": num_trials + 1000, "steps": POINTS, "report_every": 1},
+        "budget": {"trials": min(num_trials + 1000, 100_000), "steps": POINTS, "report_every": 1},
     }
     return StudySpec.model_validate(spec).to_json()
 
@@ -162,9 +163,9 @@ def _attempt(trial_id: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _points(trial_id: int) -> Iterator[dict[str, Any]]:
+def _points(trial_id: int, num: int) -> Iterator[dict[str, Any]]:
     source = random.Random(trial_id)
-    for step in range(1, POINTS + 1):
+    for step in range(1, num + 1):
         row = {"trial_id": trial_id, "attempt": 1, "seq": step, "step": step, "time": 1.0}
         yield {**row, "values": {"score": source.random()}}
 

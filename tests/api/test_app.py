@@ -18,7 +18,7 @@ from api.__main__ import _bind
 from api.app import create_app
 from scamp_service.errors import Unavailable
 from tests.conftest import ROOT
-from tests.services.serving import InProcess, free_port, settings_in
+from tests.services.serving import InProcess, fill, free_port, settings_in
 from tests.waiting import PATIENCE_SECONDS, until
 
 HEAVY = ("torch", "ray", "optuna", "sklearn", "workloads.protocol")
@@ -132,11 +132,32 @@ def test_the_document_says_how_to_show_the_token_and_what_refuses_a_request(api:
             ("/healthz", "get"),
         ]
     )
-    assert {"400", "401", "421"} <= set(get["responses"]) and "403" not in get["responses"]
-    assert {"400", "401", "403", "421"} <= set(post["responses"]) & set(delete["responses"])
+    assert {"400", "401", "403", "421"} <= set(get["responses"]) & set(post["responses"]) & set(delete["responses"])
+    assert "403" not in open_to_all["paths"]["/v1/studies"]["get"]["responses"]
     assert health["security"] == []
     assert "401" not in health["responses"]
     assert "421" in health["responses"]
+
+
+def test_the_document_names_the_answer_to_each_kind_of_parameter_that_is_not_valid(api: InProcess) -> None:
+    for path, operations in api.get("/openapi.json").json()["paths"].items():
+        for method, operation in operations.items():
+            places = {parameter["in"] for parameter in operation.get("parameters", ())}
+            is_read = "query" in places or "requestBody" in operation
+            due = {"404": "path" in places, "422": is_read, "403": method != "get"}
+            missing = {status for status, is_due in due.items() if is_due} - operation["responses"].keys()
+            assert not missing, (method, path)
+
+
+@pytest.mark.parametrize("body", [{}, [], None, "", 0])
+def test_no_operation_fails_on_a_body_that_says_nothing(api: InProcess, body: Any) -> None:
+    fill(api.store)
+    for path, operations in api.get("/openapi.json").json()["paths"].items():
+        address = path.format(study_id=1, number=0, name="nobody", project="default", token_id=1, file_format="csv")
+        for method in operations.keys() - {"get"}:
+            answer = api.request(method, address, json=body)
+            assert answer.status_code < 500, (method, path)
+            assert str(answer.status_code) in operations[method]["responses"], (method, path)
 
 
 def references(value: Any) -> list[str]:

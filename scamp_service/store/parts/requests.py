@@ -227,6 +227,8 @@ class Requests(WritingPart):
             study = connection.execute(_STUDY, {"study_id": study_id}).first()
             if study is None:
                 raise no_study(study_id)
+            if not changes:
+                return
             values = dict(changes)
             if "name" in changes and "name" in study.spec:
                 values["spec"] = {**study.spec, "name": changes["name"]}

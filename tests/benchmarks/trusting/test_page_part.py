@@ -25,7 +25,7 @@ def test_a_long_task_of_a_page_counts_as_blocked() -> None:
     chromium = browser.find_chromium()
     assert chromium
     with browser.opened(chromium) as page:
-        page.call("Page.addScriptToEvaluateOnNewDocument", source=page_part._WATCH)
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=page_part.WATCH)
         page.call("Page.navigate", url="data:text/html,<p>a page</p>")
         page.wait_for("window.longTasks !== undefined", PATIENCE_SECONDS)
         spin = "setTimeout(() => { const until = performance.now() + 300; while (performance.now() < until); }, 100)"
