@@ -23,6 +23,7 @@ _ADDED = {
     "404": "There is nothing at this address",
     "421": "This server does not answer for this host name",
     "422": "A parameter is not valid; nothing was changed",
+    "429": "Too many requests; try again after `Retry-After` seconds",
 }
 """Answers that the routes do not name: those of the middleware and those to parameters that are not valid."""
 
@@ -56,7 +57,7 @@ def _add_answers(operation: dict[str, Any], path: str, method: str, needs_token:
     places = {parameter["in"] for parameter in operation.get("parameters", ())}
     statuses = {"421"}
     if path.startswith("/v1/"):
-        statuses |= {"400"} | ({"401", "403"} if needs_token else set())
+        statuses |= {"400", "429"} | ({"401", "403"} if needs_token else set())
     if method != "get":
         statuses.add("403")
     if "path" in places:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.facing import axe_part, capabilities_part, credentials_part, fuzz_part, hooks_part
+from benchmarks.facing import axe_part, capabilities_part, credentials_part, fuzz_part, hooks_part, speed_part
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
@@ -21,6 +21,7 @@ PARTS: Mapping[str, Part] = {
     "hooks": hooks_part,
     "axe": axe_part,
     "fuzz": fuzz_part,
+    "speed": speed_part,
 }
 
 

@@ -108,26 +108,29 @@ export class Page {
 
   /**
    * Add the panels in this order, load the state and follow its events. `load()` returns the id of the last event that
-   * is in the state. `studyId`: follow only this study's events. `failed()` is called if nothing could be loaded.
+   * is in the state, and the panels load when it is done. `loadMore()` fetches meanwhile what takes longer, and returns
+   * the same of that. `studyId`: follow only this study's events. `failed()` is called if `load()` fails.
    * @param {object} options
    * @param {Panel[]} options.panels
    * @param {() => Promise<number>} options.load
+   * @param {() => Promise<number>} [options.loadMore]
    * @param {number | null} [options.studyId]
    * @param {() => void} options.failed
    */
-  async open({ panels, load, studyId = null, failed }) {
+  async open({ panels, load, loadMore = async () => Infinity, studyId = null, failed }) {
     this.panels = panels;
     this.grid?.append(...panels.flatMap(({ card }) => (card ? [card] : [])));
     this.redrawChanges();
     this.watchCards();
+    const more = this.run(loadMore);
     const after = await this.run(load);
     watchCluster(this.state);
     if (after === undefined) return failed();
-    follow({ studyId, after, handlers: this.handlers() });
     for (const panel of panels) {
       if (panel.load) this.run(() => panel.load?.());
       if (panel.tick) setInterval(() => panel.tick?.(), panel.everyMs ?? TICK_MS);
     }
+    follow({ studyId, after: Math.min(after, (await more) ?? after), handlers: this.handlers() });
   }
 
   /**

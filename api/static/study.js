@@ -60,6 +60,7 @@ const open = (/** @type {{number: number}} */ trial) => location.assign(`/studie
 page.open({
   panels: [feeds, ...PANELS.map((panel) => panel({ state, page, feeds, open }))],
   load: () => feeds.loadStudy(),
+  loadMore: () => feeds.loadHistory(),
   studyId,
   failed: () => setText(byId("subtitle"), "This study could not be loaded."),
 });

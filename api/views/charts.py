@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from heapq import nsmallest
 from itertools import pairwise
 from typing import Annotated
 
@@ -176,8 +177,8 @@ def _leading(trials: Sequence[HistoryRow], objective: Objective) -> list[int]:
             return 2, 0.0, -trial.number
         return 1, objective.key(value), -trial.number
 
-    begun = sorted((trial for trial in trials if trial.attempt), key=rank)
-    return [trial.number for trial in begun[:MOST_CURVES]]
+    begun = (trial for trial in trials if trial.attempt)
+    return [trial.number for trial in nsmallest(MOST_CURVES, begun, key=rank)]
 
 
 def _finite(value: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import starmap
 from sys import intern
 from typing import Any, NamedTuple, TypeVar
 
@@ -83,6 +84,8 @@ def values_of(kind: Callable[..., Value], rows: Sequence[sa.Row[Any]]) -> list[V
     """The value of each row, whose columns are called like the arguments of ``kind``."""
     # SQLAlchemy's names are slow to compare. Python finds an argument at once by the identity of an interned name.
     names = [intern(str(name)) for name in rows[0]._fields] if rows else []
+    if getattr(kind, "_fields", None) == tuple(names):  # a named tuple in the order of the columns
+        return list(starmap(kind, rows))
     return [kind(**dict(zip(names, row, strict=True))) for row in rows]
 
 

@@ -160,12 +160,13 @@ class Word(sa.types.TypeDecorator[Any]):
     def __init__(self, words: type[StrEnum]) -> None:
         super().__init__()
         self.words = words
+        self._members: dict[str, StrEnum] = {word.value: word for word in words}  # a tenth of the time of words(value)
 
     def process_bind_param(self, value: StrEnum | None, dialect: sa.Dialect) -> str | None:
         return None if value is None else value.value
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> StrEnum | None:
-        return None if value is None else self.words(value)
+        return None if value is None else self._members[value]
 
 
 def _plain(value: Any) -> Any:

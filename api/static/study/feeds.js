@@ -48,14 +48,13 @@ export class StudyFeeds {
   }
 
   /**
-   * Fetch the study and its history; returns the event after which to follow: the first that one of them lacks.
+   * Fetch the study; returns the last event that it includes.
    * @returns {Promise<number>}
    */
   async loadStudy() {
-    const { studyId } = this.state;
-    const [study, eventId] = await Promise.all([api.study(studyId), this.loadHistory()]);
+    const study = await api.study(this.state.studyId);
     this.state.setStudy(study);
-    return Math.min(study.last_event_id, eventId);
+    return study.last_event_id;
   }
 
   /**
