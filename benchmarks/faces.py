@@ -1,4 +1,5 @@
-"""Measures what is on which face, who is let in, webhooks while processes are killed, and pages by axe.
+"""Measures what is on which face, who is let in, webhooks while processes are killed, pages by axe,
+random requests to the API, and how soon pages of many trials are seen.
 
 Prints every case, and last the figures as one line of JSON. Use --only, --cases and --results to run a part of the
 cases and to continue later.

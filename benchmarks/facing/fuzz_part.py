@@ -176,7 +176,8 @@ def _ask(program: Path, url: str, folder: Path, case: Case, seconds: float) -> N
         "--wait-for-schema": ANSWER_SECONDS,
         "--request-timeout": ANSWER_SECONDS,
     }
-    command = [program, "run", f"{url}/openapi.json", *(word for pair in options.items() for word in map(str, pair))]
+    words = [str(word) for pair in options.items() for word in pair]
+    command: list[str | Path] = [program, "run", f"{url}/openapi.json", *words]
     command += ["--continue-on-failure", "--no-shrink", "--no-color"]
     with_token = ["--header", f"Authorization: Bearer {TOKEN}"]
     command += with_token if case.with_users else ["--exclude-operation-id", "create_user"]  # the first needs no token
@@ -189,5 +190,5 @@ def _ask(program: Path, url: str, folder: Path, case: Case, seconds: float) -> N
         timeout=seconds,
     )
     if answer.returncode not in (0, 1):  # 1: answers break rules
-        words = " ".join((answer.stderr or answer.stdout).split())
-        raise RuntimeError(f"schemathesis: {words[-500:]}")
+        reason = " ".join((answer.stderr or answer.stdout).split())
+        raise RuntimeError(f"schemathesis: {reason[-500:]}")
