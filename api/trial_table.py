@@ -27,7 +27,7 @@ _FIRST = ("number", "state", "value")
 _LEFT_OUT = frozenset(["id", "study_id", *_FIRST, "params", "values", "metrics", "plan"])
 _LAST = tuple(name for name in TrialView.model_fields if name not in _LEFT_OUT)
 _first_cells, _last_cells = itemgetter(*_FIRST), itemgetter(*_LAST)
-_AS_JSON = frozenset((list, dict, bool))
+_AS_JSON: frozenset[type[Any]] = frozenset((list, tuple, dict, bool))
 _json = json.JSONEncoder().encode
 
 
@@ -139,6 +139,6 @@ def _typed(values: Sequence[Any]) -> list[Any]:
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} and len(kinds) == 2:
         return [None if value is None else float(value) for value in values]
-    if len(kinds) <= 1 and not kinds & {list, dict}:
+    if len(kinds) <= 1 and not kinds & {list, tuple, dict}:
         return list(values)
     return [None if value is None else _json(value) for value in values]

@@ -26,13 +26,17 @@ import httpx
 from scamp.accounts import Tokens, Users
 from scamp.addresses import DEFAULT_ADDRESS, local_service
 from scamp.connection import Connection, JsonObject, staged
-from scamp.errors import InvalidInput, Unavailable
+from scamp.errors import InvalidInput, NotFound, Unavailable
 from scamp.export import columns_of, trial_row
 from scamp.installed import installed_module
 from scamp.shown_study import ShownStudy, progress_of
 
 if TYPE_CHECKING:
     import pandas
+
+
+FORMATS = ("csv", "jsonl", "parquet")
+"""Formats of a file of trials."""
 
 
 class Client:
@@ -146,7 +150,7 @@ class Client:
         filters |= {"words": words or None, "archived": archived if archived != "no" else None}
         filters |= {"sort": sort if sort != "id" else None}
         params = {key: value for key, value in filters.items() if value is not None}
-        return self._http.pages("/v1/studies", {**params, **({"state": list(states)} if states else {})})
+        return self._http.pages("/v1/studies", {**params, **({"state": _upper(states)} if states else {})})
 
     def describe(
         self,
@@ -208,7 +212,7 @@ class Client:
         self,
         study_id: int,
         *candidates: Mapping[str, Any] | Iterable[Mapping[str, Any]],
-        values: Sequence[float | Sequence[float]] | None = None,
+        values: Sequence[float | Sequence[float]] | float | None = None,
     ) -> list[int]:
         """Try candidates in a study, in addition to its budget; returns the numbers of their trials.
 
@@ -222,9 +226,9 @@ class Client:
         lists = ([each] if isinstance(each, Mapping) else each for each in candidates)
         body: JsonObject = {"candidates": [dict(candidate) for candidate in chain.from_iterable(lists)]}
         if values is not None:
-            body["values"] = list(values)
-        headers = {"Idempotency-Key": str(uuid.uuid4())}
-        answer = self._http.change("POST", f"/v1/studies/{study_id}/trials", json=body, headers=headers)
+            body["values"] = list(values) if isinstance(values, Sequence) else [values]
+        headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid.uuid4())}
+        answer = self._http.change("POST", f"/v1/studies/{study_id}/trials", content=_json_of(body), headers=headers)
         return cast(list[int], answer["numbers"])
 
     def study_file(self, study_id: int) -> str:
@@ -236,9 +240,9 @@ class Client:
         that the service had. What is not known is None. Raises ``NotFound``."""
         return self._http.request("GET", f"/v1/studies/{study_id}/provenance")
 
-    def study_code(self, study_id: int, target: Path) -> None:
+    def study_code(self, study_id: int, target: Path | str) -> None:
         """Write the files that were sent with a study to ``target``, as a zip. Raises ``NotFound``."""
-        self._http.download(f"/v1/studies/{study_id}/code.zip", target)
+        self._http.download(f"/v1/studies/{study_id}/files.zip", Path(target))
 
     def differences(self, *study_ids: int) -> dict[str, list[Any]]:
         """Each option in which the specs of studies differ, such as ``budget.trials``, with its value in each."""
@@ -343,9 +347,14 @@ class Client:
         """
         path = f"/v1/studies/{study_id}"
         if not where and by == "number" and not descending:
-            yield from self._http.pages(f"{path}/trials", {"state": list(states)})
+            yield from self._http.pages(f"{path}/trials", {"state": _upper(states)})
             return
-        params = {"by": by, "descending": str(descending).lower(), "where": where, "state": list(states)}
+        params = {
+            "by": by,
+            "descending": str(descending).lower(),
+            "where": where,
+            "state": _upper(states),
+        }
         numbers = iter(self._http.request("GET", f"{path}/order", params=params)["number"])
         while part := list(islice(numbers, 100)):
             page = self._http.request("GET", f"{path}/trials", params={"number": part})["items"]
@@ -356,11 +365,12 @@ class Client:
         """Parts of a CSV (``csv``) or of JSON lines (``jsonl``) of the trials of a study."""
         return self._http.text(f"/v1/studies/{study_id}/trials.{file_format}")
 
-    def download_trials(self, study_id: int, target: Path, file_format: str | None = None) -> None:
-        """Write the trials of a study to ``target`` as csv, jsonl or parquet; by default by its name, else csv."""
-        suffix = target.suffix.removeprefix(".")
-        file_format = file_format or (suffix if suffix in ("jsonl", "parquet") else "csv")
-        self._http.download(f"/v1/studies/{study_id}/trials.{file_format}", target)
+    def download_trials(self, study_id: int, target: Path | str, file_format: str | None = None) -> None:
+        """Write the trials of a study to ``target`` as csv, jsonl or parquet; by default what its name ends with."""
+        file_format = file_format or Path(target).suffix.removeprefix(".")
+        if file_format not in FORMATS:
+            raise InvalidInput(f"{target}: give a format, or a name that ends with {', '.join(FORMATS)}")
+        self._http.download(f"/v1/studies/{study_id}/trials.{file_format}", Path(target))
 
     def trials_frame(self, study_id: int) -> pandas.DataFrame:
         """The trials of a study as a data frame by number: a column for each field, each parameter (``params.lr``)
@@ -407,16 +417,18 @@ class Client:
             self._http.request("GET", f"/v1/studies/{study_id}/trials/{number}/files")["items"],
         )
 
-    def download(self, study_id: int, number: int, name: str, target: Path) -> None:
+    def download(self, study_id: int, number: int, name: str, target: Path | str) -> None:
         """Write a file that a trial keeps to ``target``, in place of what is there."""
-        self._http.download(f"/v1/studies/{study_id}/trials/{number}/files/{quote(name)}", target)
+        self._http.download(f"/v1/studies/{study_id}/trials/{number}/files/{quote(name)}", Path(target))
 
-    def checkpoint(self, study_id: int, number: int, target: Path) -> None:
+    def checkpoint(self, study_id: int, number: int, target: Path | str) -> None:
         """Write the trial's last checkpoint to ``target``, as a tar archive."""
-        self._http.download(f"/v1/studies/{study_id}/trials/{number}/checkpoint", target)
+        self._http.download(f"/v1/studies/{study_id}/trials/{number}/checkpoint", Path(target))
 
-    def weights(self, study_id: int, number: int, target: Path, *, raw: bool = False) -> JsonObject:
+    def weights(self, study_id: int, number: int | None, target: Path | str, *, raw: bool = False) -> JsonObject:
         """Write the weights by which the trial counts to ``target``, for ``torch.load``: its model's state dictionary.
+
+        Without a ``number`` they are those of the best trial.
 
         Where the trial averages weights (``ema_decay``, ``swa_start``), these are the averages, as in evaluations; with
         ``raw`` those that train. Returns their ``step``, ``num_tensors``, ``num_bytes`` and ``has_averages``. Raises
@@ -427,6 +439,7 @@ class Client:
         fault_of_storage = installed_module("workloads.training.faults", purpose).StorageFault
 
         with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
+            number = self.best_trained(study_id) if number is None else number
             archive, folder = Path(directory) / "checkpoint.tar", Path(directory) / f"study-{study_id}-trial-{number}"
             self.checkpoint(study_id, number, archive)
             with tarfile.open(archive) as packed:
@@ -436,7 +449,7 @@ class Client:
                 weights = load_weights(folder, raw=raw)
             except fault_of_storage as fault:  # the folder is gone when somebody reads this
                 raise InvalidInput(str(fault).replace(f" from {directory}", "").replace(f"{directory}/", "")) from None
-        with staged(target) as part_file:
+        with staged(Path(target)) as part_file:
             weights.write(part_file)
         return {
             "step": weights.step,
@@ -444,6 +457,16 @@ class Client:
             "num_bytes": weights.num_bytes,
             "has_averages": weights.has_averages,
         }
+
+    def best_trained(self, study_id: int) -> int:
+        """Number of the best trial of a study. Raises ``NotFound`` if there is none, or if its result was told."""
+        best = self.study(study_id)["best"]
+        if best is None:
+            raise NotFound(f"study {study_id} has no best trial yet; name one")
+        number = int(best["trial"])
+        if not self.trial(study_id, number)["attempts"]:
+            raise NotFound(f"the result of the best trial, {number}, was told, so it has no weights: name another")
+        return number
 
     def peaks(self, study_id: int) -> Iterator[JsonObject]:
         """Predicted and measured peak of every measured attempt, by trial, fetched page by page."""
@@ -500,7 +523,7 @@ def _json_of(body: JsonObject) -> str:
     try:
         return json.dumps(body, allow_nan=False, default=_resolved)
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"the study cannot be written as JSON: {error}") from None
+        raise InvalidInput(f"the request cannot be written as JSON: {error}") from None
 
 
 def _resolved(node: Any) -> Any:
@@ -512,6 +535,11 @@ def _resolved(node: Any) -> Any:
         return omegaconf.OmegaConf.to_container(node, resolve=True, throw_on_missing=True, enum_to_str=True)
     except omegaconf.errors.OmegaConfBaseException as error:
         raise ValueError(str(error).splitlines()[0]) from None
+
+
+def _upper(states: Iterable[str]) -> list[str]:
+    """States as the API writes them."""
+    return [state.upper() for state in states]
 
 
 def _leaves(value: Any, name: str = "") -> dict[str, Any]:

@@ -221,6 +221,8 @@ class Connection:
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """The path of a file that takes the place of ``target`` once it is complete."""
+    if not target.parent.is_dir():
+        raise InvalidInput(f"there is no folder {target.parent} for {target.name}: make it first")
     part_file = target.with_name(f".{target.name}-{uuid.uuid4().hex}.part")
     try:
         yield part_file

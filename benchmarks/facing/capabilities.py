@@ -120,7 +120,7 @@ CAPABILITIES: Sequence[Capability] = (
                _on("trial: Log, *Search*", "static/trial/log.js", "search")),
     Capability("files and pictures that a trial keeps", "list_files get_file", "files download", "files, download",
                _on("trial: Files", "static/trial/files.js", "Files")),
-    Capability("weights of a trial", "get_checkpoint", "checkpoint weights", "weights",
+    Capability("weights of a trial", "get_checkpoint", "checkpoint weights best_trained", "weights",
                _on("trial: Files", "static/trial/files.js", "checkpoint")),
     Capability("export trials: CSV, JSON lines, Parquet", "download_trials", "download_trials trials_text", "export",
                _on("study: Trials, *CSV*", "static/client.js", "trials.csv")),

@@ -117,8 +117,8 @@ MUTANTS = (
     Case(
         "projects: a quota is off by one",
         "placement/packing/projects.py",
-        "devices[claim.project] + claim.num_ranks > project.devices",
-        "devices[claim.project] + claim.num_ranks > project.devices + 1",
+        "devices[holder] + claim.num_ranks > quota.devices",
+        "devices[holder] + claim.num_ranks > quota.devices + 1",
         ("tests/placement/packing/test_projects.py",),
     ),
     Case(

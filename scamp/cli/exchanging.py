@@ -19,7 +19,7 @@ def export(
     study: StudyId,
     file_format: Annotated[
         Literal["csv", "jsonl", "parquet"] | None,
-        typer.Option("--format", help="file format; default: by the name of the file, else csv"),
+        typer.Option("--format", help="file format; default: what the name of the file ends with; printed: csv"),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="file to write; default: print")] = None,
     address: Address = "",
@@ -29,6 +29,7 @@ def export(
     client = client_of(address, token)
     if output is not None:
         client.download_trials(study, output, file_format)
+        out.print(f"wrote {output}", markup=False, soft_wrap=True)
         return
     if file_format == "parquet":
         raise InvalidInput("Parquet is not text: name a file with --output")

@@ -89,7 +89,8 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     Completed repeats of a trial are in its value. Below the table are the reasons: why trials were proposed, wait, were
     pruned or have failed.
     """
-    trials, objectives = [t for t in trials if not _is_counted(t)], spec.get("objectives") or [spec["objective"]]
+    every, objectives = list(trials), spec.get("objectives") or [spec["objective"]]
+    trials = [trial for trial in every if not _is_counted(trial)]
     names = [objective["metric"] for objective in objectives]
     valued = _best_first([t for t in trials if _is_compared(t)], objectives)
     front = {trial["number"] for trial, is_on_front in valued if is_on_front}
@@ -108,7 +109,9 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     hidden = len(valued) - rows
     if hidden > 0:
         table.caption = f"and {hidden} more: scamp trials {trials[0]['study_id']}"
-    return Group(table, *reasons(shown))
+    num_repeats = len(every) - len(trials)
+    beside = [Text(f"the values are means, over {_plural(num_repeats, 'repeat')} that are not shown", "dim")]
+    return Group(table, *(beside if num_repeats else ()), *reasons(shown))
 
 
 def _best_first(

@@ -64,7 +64,7 @@ def weights(
     measured with them. It is the same file under every plan: shards are put together.
     """
     client = client_of(address, token)
-    number = _number(client, study, trial)
+    number = client.best_trained(study) if trial is None else trial
     target = output or Path(f"study-{study}-trial-{number}.pt")
     written = client.weights(study, number, target, raw=raw)
     kind = "" if not written["has_averages"] else ", those that train" if raw else ", averaged as for its metrics"

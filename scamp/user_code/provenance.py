@@ -34,7 +34,8 @@ def provenance_headers(folder: Path) -> dict[str, str]:
 
 def _without_secrets(words: list[str]) -> list[str]:
     """The words of a command, its program by name alone and the values of secret options left out."""
-    shown = [Path(words[0]).name]
+    program = Path(words[0])
+    shown = ["scamp" if program.name == "__main__.py" and program.parent.name.startswith("scamp") else program.name]
     for before, word in pairwise(words):
         option = next((each for each in _SECRET_OPTIONS if word.startswith(f"{each}=")), None)
         shown.append("***" if before in _SECRET_OPTIONS else f"{option}=***" if option else word)

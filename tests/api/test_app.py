@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -89,6 +90,17 @@ ped_anova()
 print([name for name in ("sklearn", "scipy", "pandas", "torch") if name in sys.modules])
 """
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split() == ["[]", "[]"]
+
+
+def test_every_address_that_the_client_asks_exists(api: InProcess) -> None:
+    sources = [file.read_text() for file in (ROOT / "scamp").glob("*.py")]
+    addresses = {path.partition("?")[0] for text in sources for path in re.findall(r'f?"(/v1/[^"]*)"', text)}
+    client, service = ({re.sub(r"{[^{}]*}", "x", path) for path in paths} for paths in (addresses, _paths(api)))
+    assert len(client) > 30 and client - service == set()
+
+
+def _paths(api: InProcess) -> list[str]:
+    return list(api.get("/openapi.json").json()["paths"])
 
 
 def test_the_document_names_every_operation_and_all_that_it_refers_to(api: InProcess) -> None:

@@ -138,7 +138,8 @@ def _finish(study: StudyRules, trial: Trial) -> Effect:
     if study.repeats > 1 and not trial.is_repeat:
         count = study.repeats - 1
         return Repeat(trial, count, f"{trained}, and waits for {count} more training{'s' * (count > 1)} by other seeds")
-    return MoveTrial(trial, TrialState.COMPLETED, trained)
+    repeats = f"repeats trial {trial.parent_number} with another seed: " if trial.is_repeat else ""
+    return MoveTrial(trial, TrialState.COMPLETED, f"{repeats}{trained}")
 
 
 def _cause(attempt: Attempt) -> str:

@@ -16,6 +16,7 @@ import optuna
 import pytest
 
 from scamp.client import Client
+from scamp.errors import NotFound
 from scamp_service.cli import main
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import StudyState, TrialState
@@ -54,7 +55,16 @@ def test_trials_are_exported_and_read_as_a_data_frame(
     assert [row["metrics.accuracy"] for row in rows] == ["0.53", "", ""]
     assert scamp(monkeypatch, "export", str(study.id), "--format", "parquet") == 2, "Parquet needs a file"
     assert scamp(monkeypatch, "export", "99") == 2
+    assert scamp(monkeypatch, "export", str(study.id), "-o", str(tmp_path / "trials.xlsx")) == 2, "no such format"
+    assert scamp(monkeypatch, "export", str(study.id), "-o", str(tmp_path / "none" / "trials.csv")) == 2, "no folder"
+    assert scamp(monkeypatch, "enqueue", str(study.id), "lr=0.01", "--value", "nan") == 2
+    assert [json.loads(row["repeats"]) for row in rows] == [[], [], []]
     with Client(address) as client:
+        assert len(list(client.trials(study.id, states=("completed",)))) == 1
+        assert client.enqueue(study.id, {"lr": 0.05}, values=0.9) == [3]
+        with pytest.raises(NotFound, match=r"of the best trial, 3, was told"):
+            client.weights(study.id, None, tmp_path / "best.pt")
+        client.delete_trial(study.id, 3)
         frame = client.trials_frame(study.id)
         assert list(frame["params.lr"]) == [0.01, 0.02, 0.03] and list(frame.index) == [0, 1, 2]
         assert list(frame)[:4] == ["state", "value", "params.lr", "metrics.accuracy"]

@@ -230,7 +230,7 @@ export function trialColumns(studyId, fixed, isLargeFirst = () => false) {
       numberCell: link,
     },
     { key: "state", name: "State", width: 112, cell: (cell, trial) => setState(cell, trial.state) },
-    { key: "value", name: "Value", width: 74, numeric: true, isLargeFirst, cell: text(trialValue) },
+    { key: "value", name: "Value", width: 104, numeric: true, isLargeFirst, cell: text(trialValue) },
     { key: "reason", name: "Reason", least: 240, cell: reason },
     {
       key: "params",
