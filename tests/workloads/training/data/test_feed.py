@@ -182,6 +182,8 @@ def test_an_error_in_a_worker_is_raised_in_the_rank_with_its_place() -> None:
     assert any(file == __file__ for file, _ in vars(caught.value)["_raised_in_another_process"])
 
 
+# torch raises its error in the handler of SIGCHLD, so wherever this process is: in a callback it is only a warning.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_worker_that_is_killed_is_a_fault_of_the_host_with_its_cause() -> None:
     with pytest.raises(DataFault, match=r"data worker 0 of 1 on rank 0 was killed by SIGKILL .* run out of memory"):
         batches(Plan(8), workers=1, dies_at=3)
