@@ -17,6 +17,7 @@ export class NewStudyState extends PageState {
     super();
     this.originalId = originalId;
     this.original = ""; // its file, once it has come
+    this.isKnown = false; // whether the study to copy has come, or cannot be had
     this.hasFiles = false; // whether it has a user's own files
     this.isCopy = false; // whether the text that is shown began as its file
   }
@@ -27,6 +28,7 @@ export class NewStudyState extends PageState {
    */
   setOriginal(text, hasFiles) {
     this.original = text;
+    this.isKnown = true;
     this.hasFiles = hasFiles;
     this.changed("original");
   }

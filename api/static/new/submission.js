@@ -35,10 +35,18 @@ export function submissionPanel({ state, page }) {
     setText(byId("inherit-words"), `${others} of study ${state.originalId}`);
   }
 
-  /** @param {boolean} isBusy */
-  function setBusy(isBusy) {
-    submit.disabled = isBusy;
-    setText(byId("busy"), isBusy ? "Checking the study and its files…" : "");
+  let isBusy = false;
+
+  /** @param {boolean} busy */
+  function setBusy(busy) {
+    isBusy = busy;
+    drawButton();
+    setText(byId("busy"), busy ? "Checking the study and its files…" : "");
+  }
+
+  /** A copy cannot be submitted before it is known whether it has files. */
+  function drawButton() {
+    submit.disabled = isBusy || (state.originalId > 0 && !state.isKnown);
   }
 
   byId("clear").addEventListener("click", () => {
@@ -71,7 +79,10 @@ export function submissionPanel({ state, page }) {
   setBusy(false); // until here a click would load the page anew
   return {
     shows: ["original", "text"],
-    draw: drawFiles,
+    draw() {
+      drawFiles();
+      drawButton();
+    },
   };
 }
 
