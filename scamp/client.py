@@ -465,7 +465,7 @@ class Client:
             raise NotFound(f"study {study_id} has no best trial yet; name one")
         number = int(best["trial"])
         if not self.trial(study_id, number)["attempts"]:
-            raise NotFound(f"the result of the best trial, {number}, was told, so it has no weights: name another")
+            raise NotFound(f"the result of the best trial, {number}, was told: it was not trained here; name another")
         return number
 
     def peaks(self, study_id: int) -> Iterator[JsonObject]:

@@ -319,7 +319,7 @@ class Trial:
 
     @property
     def is_repeat(self) -> bool:
-        """Whether it repeats its parent with another seed; it then counts in its parent's value, and not beside it."""
+        """Whether it trains its parent's candidate with another seed. Its value goes into its parent's mean only."""
         return self.origin is Origin.REPEAT
 
     @property

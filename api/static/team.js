@@ -273,7 +273,7 @@ function table(id, heads, empty, rowsOf) {
       update: () => {},
     }),
   );
-  return scrolling(id, "scroll list", h("table", { class: "plain" }, tableHead(columns), body));
+  return scrolling(id, "scroll list stacks", h("table", { class: "plain" }, tableHead(columns), body));
 }
 
 /**

@@ -21,11 +21,11 @@ from scamp_service.study.parse import parse_study
 TITLE = "Webhooks"
 HEADER = ("sent", "lost", "doubled", "requests", "kills", "seconds", "case")
 ABOUT = """\
-Studies end, and a receiver is told of each end by a signed webhook. Meanwhile the process that sends them and the
-receiver are both killed (SIGKILL) at random moments, and started again. The receiver answers every third request badly:
-with status 500 before or after it has kept the request, by closing the connection, or not at all. *Lost*: ends of
-which no request with a good signature has arrived. *Doubled*: ends of which requests with more than one `webhook-id`
-have arrived; repeated requests have the id of the first, so that a receiver can drop them."""
+Each study that ends sends a signed webhook. Meanwhile the process that sends them and their receiver are both killed
+(SIGKILL) at random moments, and started again. The receiver answers every third request badly: with status 500 before
+or after it has kept the request, by closing the connection, or not at all. *Lost*: studies for which no request with a
+valid signature has arrived. *Doubled*: studies for which requests with different `webhook-id`s have arrived; a request
+that is sent again has the id of the first, so that a receiver can drop it."""
 SPEC = parse_study(
     {
         "name": "hooks",

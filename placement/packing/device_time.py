@@ -1,4 +1,4 @@
-"""Devices and memory over time, by day, by owner and by project: what quotas count and people are told. Pure."""
+"""How long devices and memory were held, by day, owner and project. Quotas limit this, and reports show it. Pure."""
 
 from __future__ import annotations
 

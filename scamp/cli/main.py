@@ -71,7 +71,7 @@ def run(app: typer.Typer) -> None:
     """Run a command line and exit: 0 success, 1 a failed study, 2 a user's mistake, 130 interrupted."""
     escape_what_cannot_be_shown()
     app.callback()(_options)
-    if "_SCAMP_COMPLETE" in os.environ:  # a shell asks how a command goes on
+    if "_SCAMP_COMPLETE" in os.environ:  # a shell asks for completions
         typer.completion.completion_init()  # type: ignore[attr-defined]
     try:
         interrupts.raise_on_interrupt()

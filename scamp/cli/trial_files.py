@@ -11,10 +11,9 @@ from rich.table import Table
 
 from scamp.cli.service import Address, StudyId, Token, client_of
 from scamp.cli.terminal import out
-from scamp.errors import NotFound
 
 if TYPE_CHECKING:
-    from scamp.client import Client
+    pass
 
 app = typer.Typer()
 
@@ -26,7 +25,7 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", help="file to wri
 def files(study: StudyId, trial: Number = None, address: Address = "", token: Token = "") -> None:
     """List the files that a trial keeps (`Workload.artifact`)."""
     client = client_of(address, token)
-    number = _number(client, study, trial)
+    number = client.best_trained(study) if trial is None else trial
     table = Table("File", "Size", box=None)
     for artifact in client.files(study, number):
         table.add_row(artifact["name"], decimal(artifact["num_bytes"]))
@@ -45,7 +44,8 @@ def download(
     """Download a file that a trial keeps."""
     client = client_of(address, token)
     target = output or Path(Path(name).name)
-    client.download(study, _number(client, study, trial), name, target)
+    number = client.best_trained(study) if trial is None else trial
+    client.download(study, number, name, target)
     out.print(str(target), markup=False, soft_wrap=True)
 
 
@@ -70,12 +70,3 @@ def weights(
     kind = "" if not written["has_averages"] else ", those that train" if raw else ", averaged as for its metrics"
     words = f"{written['num_tensors']} tensors, {decimal(written['num_bytes'])}, of trial {number}"
     out.print(f"{target}: {words} at step {written['step']}{kind}", markup=False, soft_wrap=True)
-
-
-def _number(client: Client, study: int, trial: int | None) -> int:
-    if trial is not None:
-        return trial
-    best = client.study(study)["best"]
-    if best is None:
-        raise NotFound(f"study {study} has no best trial yet; name one")
-    return int(best["trial"])

@@ -26,7 +26,9 @@ export function filePanel({ state, page }) {
     h("div", { class: "body" }, details, source),
   );
   const drawOrigin = (/** @type {ProvenanceView} */ { packages, ...known }) => {
-    const pairs = Object.entries({ ...known, ...packages }).filter(([, value]) => value !== null);
+    const pairs = Object.entries(known).filter(([, value]) => value !== null);
+    const versions = Object.entries(packages ?? {}).map((pair) => pair.join(" "));
+    if (versions.length) pairs.push(["packages", versions.join(", ")]);
     origin.replaceChildren(...pairs.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value))]));
   };
   source.addEventListener(

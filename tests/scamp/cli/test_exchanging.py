@@ -62,7 +62,7 @@ def test_trials_are_exported_and_read_as_a_data_frame(
     with Client(address) as client:
         assert len(list(client.trials(study.id, states=("completed",)))) == 1
         assert client.enqueue(study.id, {"lr": 0.05}, values=0.9) == [3]
-        with pytest.raises(NotFound, match=r"of the best trial, 3, was told"):
+        with pytest.raises(NotFound, match=r"of the best trial, 3, was told: it was not trained here"):
             client.weights(study.id, None, tmp_path / "best.pt")
         client.delete_trial(study.id, 3)
         frame = client.trials_frame(study.id)
