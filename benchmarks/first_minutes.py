@@ -45,7 +45,7 @@ def main() -> None:
         home.mkdir()
         data = home / ".scamp"
         fresh = {**os.environ, "HOME": str(home), "SCAMP_DATA_DIR": str(data), "PYTHONUNBUFFERED": "1"}
-        for name in ("MAKEFLAGS", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "UV_CACHE_DIR"):
+        for name in ("MAKEFLAGS", "PYTHONDONTWRITEBYTECODE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "UV_CACHE_DIR"):
             fresh.pop(name, None)
         if not options.quick:
             checkout = Path(directory, "scamp")

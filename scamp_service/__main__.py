@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from scamp.cli import interrupts
+from scamp.lean_imports import uncollected
 
 
 def wrong_python(error: ModuleNotFoundError, root: Path) -> str:
@@ -19,7 +20,8 @@ def wrong_python(error: ModuleNotFoundError, root: Path) -> str:
 if __name__ == "__main__":
     interrupts.end_at_once()  # the imports of the command line take most of a second, and would show a traceback
     try:
-        from scamp_service.cli.main import main
+        with uncollected():
+            from scamp_service.cli.main import main
     except ModuleNotFoundError as error:
         if not (words := wrong_python(error, Path(__file__).resolve().parent.parent)):
             raise

@@ -50,7 +50,7 @@ VICTIMS: Mapping[str, str] = {
     "controller": "scamp_service controller",
     "sink": "ray::Sink",
     "rank": "ray::Rank",
-    "trace": "workloads.sandbox.server",
+    "trace": "workloads.sandbox",
     "raylet": "/raylet/raylet",
     "gcs": "/gcs/gcs_server",
     "guardian": "scamp_service.cluster.local.guardian",

@@ -6,6 +6,7 @@ The limits on the workload's code are set elsewhere, in ``workloads.sandbox.fork
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,12 +26,15 @@ from workloads.refusals import WorkloadError, WrongResult, explain, without_fold
 from workloads.sandbox.batch_check import coupling_of, expect_metrics_of_samples
 from workloads.sandbox.carried_state import traced
 from workloads.sandbox.dry_run import MetricFailed, NotingParams, mentioned, quoted_names, try_candidates, unread
-from workloads.sandbox.plan_check import expect_equal_divisions
 from workloads.sandbox.proxies import proxy
 from workloads.sandbox.recipe import recipe_of
+from workloads.sandbox.slab_check import difference_of_slabs
+from workloads.sandbox.split_check import difference_of_parts
 from workloads.training.data.data_checks import expect_data, expect_order
 from workloads.training.faults import host_fault
 from workloads.training.updates.update import scaled_from
+
+log = logging.getLogger("scamp.tracing")
 
 _PASSES_OF_STEP = 3
 """A backward pass takes about twice the FLOPs of a forward pass."""
@@ -120,7 +124,7 @@ def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     params = NotingParams(_with_number(make, request["params"]))
     workload, batch = _candidate(make, params)
     recipe, layout = recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"])
-    expect_equal_divisions(workload, layout)
+    _expect_equal_divisions(workload, layout)
     trace = traced(workload, recipe, layout, batch, request["equal_blocks"])
     if layout == Layout():
         flops = trace.work.per_sample.flops / _PASSES_OF_STEP
@@ -130,6 +134,21 @@ def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
         if code_dir is not None and (why := unread(params, type(workload), code_dir)):
             raise _RefusedParams(why)
     return asdict(trace)
+
+
+def _expect_equal_divisions(workload: Workload, layout: Layout) -> None:
+    """Raise ``WorkloadError`` if the parts of layers or samples that ranks have give something else than the whole.
+
+    Nothing is raised where this cannot be found out.
+    """
+    for check, count in ((difference_of_slabs, layout.spatial), (difference_of_parts, layout.tp * layout.co_shard)):
+        try:
+            difference = check(workload, count) if count > 1 else ""
+        except Exception:  # parts of wrong shapes are found by the trace, which explains it
+            log.debug("whether parts give what the whole does cannot be found out", exc_info=True)
+            continue
+        if difference:
+            raise WorkloadError(difference)
 
 
 def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The trace process: says what one rank of a candidate needs under a layout, as one line of JSON per request.
 
-``python -m workloads.sandbox.server`` reads requests on stdin and answers on stdout. It imports torch once, and never
+``python -m workloads.sandbox`` reads requests on stdin and answers on stdout. It imports torch once, and never
 runs a user's code itself: a fork with a deadline and a memory limit serves each request. The fork's output is kept
 apart from the answers, so a model that hangs, crashes or prints can spoil only its own answer. Nothing is cached here;
 ``scamp_service`` does that.

@@ -23,7 +23,7 @@ from scamp_service.user_process import start_for_user
 
 log = logging.getLogger("scamp.tracing")
 
-COMMAND = [sys.executable, "-m", "workloads.sandbox.server"]
+COMMAND = [sys.executable, "-m", "workloads.sandbox"]
 START_SECONDS = 120.0
 PAUSES_SECONDS = (1.0, 5.0)
 """Pauses before the second and the third try, for a host that is short of memory or disk."""
