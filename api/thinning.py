@@ -5,8 +5,7 @@ Pure. ``lttb`` thins a line and ``spread_evenly`` thins marks whose place says n
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -51,17 +50,12 @@ def spread_evenly(num: int, most: int) -> Indices:
     return np.arange(num) if num <= most else (np.arange(most) * num) // most
 
 
-def improvements(values: Sequence[float | None], objective: Objective) -> list[int]:
-    """Indices of the values that are better than all before them; None and NaN never are."""
-    indices: list[int] = []
-    best: float | None = None
-    for index, value in enumerate(values):
-        if value is None or math.isnan(value):
-            continue
-        if best is None or objective.is_better(value, best):
-            best = value
-            indices.append(index)
-    return indices
+def improvements(values: npt.ArrayLike, objective: Objective) -> Indices:
+    """Indices of the values that are better than all before them; NaN never is."""
+    keys = objective.keys(np.asarray(values, float))
+    keys = np.where(np.isnan(keys), np.inf, keys)
+    best_before = np.minimum.accumulate(np.concatenate([[np.inf], keys]))[:-1]
+    return np.flatnonzero(keys < best_before)
 
 
 def merged_points(*chosen: Iterable[int]) -> list[int]:

@@ -54,7 +54,7 @@ class TrialTable:
     ) -> None:
         spec = store.studies.get(study_id).spec
         self._store, self._study_id, self._objectives = store, study_id, Objectives.of_spec(spec)
-        self._numbers = store.table.numbers(study_id, by, descending=descending, states=states, where=where)
+        self._numbers = store.table.order(study_id, by, descending=descending, states=states, where=where).numbers
         every = store.table.columns(study_id, ("params", "id"), states=states, where=where)
         present = dict.fromkeys(name for row in every for name in leaves_in(row.params))
         self._metrics = store.reports.counted_metrics([row.id for row in every])

@@ -20,11 +20,20 @@ from api.routes.parameters import (
     Where,
     Whole,
 )
-from api.views.candidates import CandidatesView, ImportancesView, ImportanceView, candidates_view
-from api.views.charts import CurveView, FrontView, HistoryView, OrderView, curve_views, front_view, history_view
-from api.views.lineage import COLUMNS, LineageView, chosen, lineage_view
+from api.views.candidates import Candidates, CandidatesView, ImportancesView, ImportanceView, candidates_view
+from api.views.charts import (
+    CurveView,
+    FrontView,
+    HistoryView,
+    OrderView,
+    curve_views,
+    front_view,
+    history_view,
+    leading,
+    thinned_history,
+)
+from api.views.lineage import LineageView, chosen, lineage_view
 from api.views.view import Page
-from scamp_service.lifecycle import Origin
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 
@@ -41,11 +50,9 @@ def get_history(
     """Get the objective by trial number, thinned: no best value so far, no running trial and no spike is left out."""
     last_event_id = store.events.last_id()
     objective = Objective.of_spec(store.studies.get(study_id).spec)
-    trials = [trial for trial in store.trials.history(study_id) if trial.origin is not Origin.REPEAT]
-    if state or where.strip():
-        numbers = {row.number for row in store.table.columns(study_id, (), states=state, where=where)}
-        trials = [trial for trial in trials if trial.number in numbers]
-    return history_view(trials, objective, points, last_event_id)
+    series = store.table.series(study_id, states=state, where=where)
+    trials = store.trials.history(study_id, thinned_history(series, objective, points))
+    return history_view(trials, len(series), leading(series, objective), last_event_id)
 
 
 @router.get("/studies/{study_id}/front", responses=problems(404, 422))
@@ -98,10 +105,14 @@ def get_order(
     descending: Descending = False,
     state: States = None,
     where: Where = "",
+    limit: Annotated[
+        Whole | None, Query(ge=1, le=100_000, description="only so many of the first; default: all")
+    ] = None,
 ) -> OrderView:
     """Get the numbers of the study's trials in the order of a column. Fetch the trials themselves by number."""
     store.studies.get(study_id)
-    return OrderView(number=store.table.numbers(study_id, by, descending=descending, states=state, where=where))
+    ordered = store.table.order(study_id, by, descending=descending, states=state, where=where, limit=limit)
+    return OrderView(number=ordered.numbers, num_trials=ordered.num_trials)
 
 
 @router.get("/studies/{study_id}/candidates", responses=problems(404, 422))
@@ -119,8 +130,10 @@ def get_candidates(
     """Get the values of parameters by trial, as columns, of trials that have a value of the objective; thinned."""
     last_event_id = store.events.last_id()
     spec = store.studies.get(study_id).spec
-    rows = store.table.columns(study_id, ("state", "value", "params"), states=state, where=where)
-    return candidates_view(rows, spec, Objective.of_spec(spec), param or [], points, last_event_id)
+    series = store.table.series(study_id, states=state, where=where)
+    candidates = Candidates.of(series, Objective.of_spec(spec), points)
+    params = store.table.params(study_id, candidates.number)
+    return candidates_view(candidates, params, spec, param or [], last_event_id)
 
 
 @router.get("/studies/{study_id}/importances", responses=problems(404))
@@ -141,7 +154,5 @@ def get_lineage(
 ) -> LineageView:
     """Get which trials began as copies of others, or with their weights, and what was changed in each."""
     objective = Objective.of_spec(store.studies.get(study_id).spec)
-    continued = [row for row in store.table.columns(study_id, COLUMNS) if row.origin is not Origin.REPEAT]
-    num, relatives = chosen(continued, objective, trials)
-    by_number = store.trials.with_numbers(study_id, [relative.number for relative in relatives])
-    return lineage_view(num, relatives, {trial.number: trial.params for trial in by_number})
+    num, relatives = chosen(store.table.relatives(study_id), objective, trials)
+    return lineage_view(num, relatives, store.table.params(study_id, [relative.number for relative in relatives]))

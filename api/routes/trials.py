@@ -26,7 +26,6 @@ from api.routes.parameters import (
     Whole,
 )
 from api.trial_table import MEDIA_TYPES, FileFormat, TrialTable
-from api.views.charts import outline
 from api.views.timeline import TimelineView, timeline_view
 from api.views.trials import (
     ChangedTrial,
@@ -118,15 +117,15 @@ def list_peaks(
 ) -> Page[PeaksView]:
     """List predicted and measured peak memory and step seconds of every attempt, by trial; only measured trials.
 
-    With `number`, these trials are one page. With `points`, so are the trials that a chart of all needs: those on the
-    outline of the points, and those that ran out of memory.
+    With `number`, these trials are one page. With `points`, so are the trials that a chart of all needs: the worst
+    errors, those that ran out of memory, and some of all others.
     """
     store.studies.get(study_id)
     ids: list[int] = []
     if number:
         ids = [trial.id for trial in store.trials.with_numbers(study_id, number)]
     elif points:
-        ids = outline(store.attempts.measured_points(study_id), points)
+        ids = store.attempts.measured_trials(study_id, points)
     if number or points:
         view = _peaks_view(store.trials, ids)
         return Page(items=[view(group) for group in _by_trial(store.attempts.measured_of(ids))])

@@ -518,8 +518,10 @@ export interface OptionView {
 }
 
 export interface OrderView {
-  /** their numbers in the study */
+  /** their numbers in the study; only the first ones with a `limit` */
   number: number[];
+  /** trials that there are, also those behind the limit */
+  num_trials: number;
 }
 
 export type Origin = "SEARCH" | "ENQUEUED" | "BRANCH" | "REPEAT" | "EXTERNAL";

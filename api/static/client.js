@@ -390,13 +390,14 @@ function filterQuery(states, where) {
 }
 
 /**
- * Numbers of the trials in an order.
+ * Numbers of the trials in an order, and how many trials there are.
  * @param {number} studyId
  * @param {string} query that of `study/table/view.js`
- * @returns {Promise<number[]>}
+ * @param {number | null} limit only so many of the first; null: all
+ * @returns {Promise<Answers.OrderView>}
  */
-export async function order(studyId, query) {
-  return (await request(`/v1/studies/${studyId}/order?${query}`)).number;
+export function order(studyId, query, limit) {
+  return request(`/v1/studies/${studyId}/order?${query}${limit === null ? "" : `&limit=${limit}`}`);
 }
 
 /**

@@ -20,8 +20,8 @@ import { required } from "./required.js";
  * @property {string[]} [shows] fields of the page's state, or names that panels announce: it is drawn again after a change of one
  * @property {() => unknown} [draw] shows the present state; called once per frame at most
  * @property {number} [restMs] draw at most once in this many milliseconds
- * @property {boolean} [isLazy] draw only while its card is near the part of the page that is seen
- * @property {() => unknown} [seen] called when the card comes near it
+ * @property {boolean} [isLazy] draw only while its card is near the part of the page that is seen, and load when it comes near, or is hidden
+ * @property {() => unknown} [seen] called when the card is near it, once the page's state has come, and comes near it again
  * @property {() => unknown} [tick] shows what changes with time alone, each second, or each `everyMs`
  * @property {number} [everyMs]
  * @property {(trial: Marked | null) => unknown} [point] marks the trial under the pointer in another panel; null: there is none any more
@@ -48,6 +48,9 @@ export class Page {
     this.draws = new Map();
     /** @type {Set<Panel>} panels to draw once they are seen */
     this.late = new Set();
+    /** @type {Set<Panel>} lazy panels that have not loaded yet */
+    this.unloaded = new Set();
+    this.isOpen = false; // whether the page's state has come
   }
 
   /**
@@ -109,7 +112,7 @@ export class Page {
   /**
    * Add the panels in this order, load the state and follow its events. `load()` returns the id of the last event that
    * is in the state, and the panels load when it is done. `loadMore()` fetches meanwhile what takes longer, and returns
-   * the same of that. `studyId`: follow only this study's events. `failed()` is called if `load()` fails.
+   * the same of that; lazy panels wait for it. `studyId`: follow only this study's events. `failed()` is called if `load()` fails.
    * @param {object} options
    * @param {Panel[]} options.panels
    * @param {() => Promise<number>} options.load
@@ -127,10 +130,13 @@ export class Page {
     watchCluster(this.state);
     if (after === undefined) return failed();
     for (const panel of panels) {
-      if (panel.load) this.run(() => panel.load?.());
+      if (panel.isLazy) this.unloaded.add(panel);
+      else this.run(() => panel.load?.());
       if (panel.tick) setInterval(() => panel.tick?.(), panel.everyMs ?? TICK_MS);
     }
     follow({ studyId, after: Math.min(after, (await more) ?? after), handlers: this.handlers() });
+    this.isOpen = true;
+    for (const panel of panels) if (this.sees(panel.card) || panel.card?.hidden) this.show(panel);
   }
 
   /**
@@ -174,13 +180,19 @@ export class Page {
   comesNear(card, panel) {
     this.near.add(card);
     if (this.late.delete(panel)) this.draws.get(panel)?.();
+    if (this.isOpen) this.show(panel);
+  }
+
+  /** @param {Panel} panel whose card is near, or that has none to see */
+  show(panel) {
+    if (this.unloaded.delete(panel)) this.run(() => panel.load?.());
     panel.seen?.();
   }
 
   /** @param {Panel} panel */
   drawNow(panel) {
     if (!this.state.isLoaded) return;
-    if (panel.isLazy && !this.sees(panel.card)) this.late.add(panel);
+    if (panel.isLazy && !panel.card?.hidden && !this.sees(panel.card)) this.late.add(panel);
     else panel.draw?.();
   }
 
@@ -196,7 +208,8 @@ export class Page {
   }
 
   /**
-   * A function for each kind of event that someone listens to: the state first, then the panels in their order.
+   * A function for each kind of event that someone listens to: the state first, then the panels in their order, without
+   * those that have not loaded yet.
    * @returns {Handlers}
    */
   handlers() {
@@ -206,7 +219,7 @@ export class Page {
       heard.map((kind) => [
         kind,
         (/** @type {any} */ event) => {
-          for (const listener of listeners) listener.on?.[kind]?.(event);
+          for (const listener of listeners) if (!this.unloaded.has(listener)) listener.on?.[kind]?.(event);
         },
       ]),
     );

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
 
+import numpy as np
 from pydantic import Field
 
-from api.thinning import merged_points, spread_evenly
+from api.thinning import spread_evenly
 from api.views.view import LastEvent, View
 from scamp_service.lifecycle import TrialState
+from scamp_service.store.table.series import Series
 from scamp_service.study.objective import Objective
 from scamp_service.study.spaces.parameter_axes import ParameterAxis, axes_of, axis_value, fitted_axis, names_in
 
@@ -70,46 +72,53 @@ class ImportancesView(View):
     items: Annotated[list[ImportanceView], Field(description="the most important first, at most 40")]
 
 
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Trials that are shown, by number, as columns; ``num_trials`` have a value."""
+
+    num_trials: int
+    number: list[int]
+    state: list[TrialState]
+    value: list[float]
+    rank: list[float]
+
+    @classmethod
+    def of(cls, series: Series, objective: Objective, most: int) -> Self:
+        """At most ``most`` trials with a value: a tenth are the best, the others are spread evenly over the rest."""
+        valued = series[~np.isnan(series.value)]
+        order = np.argsort(objective.keys(valued.value), kind="stable")
+        rank = np.empty(len(order))
+        rank[order] = np.arange(len(order)) / max(1, len(order))
+        best, rest = order[: most // 10], np.sort(order[most // 10 :])
+        places = np.sort(np.concatenate([best, rest[spread_evenly(len(rest), most - len(best))]]))
+        shown = valued[places]
+        return cls(len(valued), shown.number.tolist(), shown.states(), shown.value.tolist(), rank[places].tolist())
+
+
 def candidates_view(
-    rows: Sequence[Any],
+    candidates: Candidates,
+    params: Mapping[int, Mapping[str, Any]],
     spec: Mapping[str, Any],
-    objective: Objective,
     parameter_names: Collection[str],
-    num_points: int,
     last_event_id: int,
 ) -> CandidatesView:
-    """View of at most ``num_points`` trials: a tenth are the best, the others are spread evenly over the rest.
-
-    ``rows`` are by number; ``parameter_names`` are shown, or the first if none is given.
-    """
+    """View of candidates with these parameters by number. ``parameter_names`` are shown, or the first without any."""
     axes = axes_of(spec.get("space", {}))
-    valued = [row for row in rows if row.value is not None and math.isfinite(row.value)]
-    names = list(axes) or sorted({name for row in valued for name in names_in(row.params)})
-    order = sorted(range(len(valued)), key=lambda index: objective.key(valued[index].value))
-    rank = {index: place / len(order) for place, index in enumerate(order)}
-    places = _thinned(order, num_points)
-    shown = [valued[index] for index in places]
+    shown = [params.get(number, {}) for number in candidates.number]
+    names = list(axes) or sorted({name for each in shown for name in names_in(each)})
     chosen = [name for name in parameter_names if name in names] or [
         name for name in names if not _IN_BLOCK.search(name)
     ][:MOST_AXES]
     return CandidatesView(
-        num_trials=len(valued),
+        num_trials=candidates.num_trials,
         names=names[:MOST_NAMES],
-        number=[row.number for row in shown],
-        state=[row.state for row in shown],
-        value=[row.value for row in shown],
-        rank=[rank[index] for index in places],
-        axes=[_axis_view(name, axes.get(name), [axis_value(row.params, name) for row in shown]) for name in chosen],
+        number=candidates.number,
+        state=candidates.state,
+        value=candidates.value,
+        rank=candidates.rank,
+        axes=[_axis_view(name, axes.get(name), [axis_value(each, name) for each in shown]) for name in chosen],
         last_event_id=last_event_id,
     )
-
-
-def _thinned(order: Sequence[int], most: int) -> list[int]:
-    """At most ``most`` of these indices, which are ordered with the best first; ascending."""
-    if len(order) <= most:
-        return sorted(order)
-    best, rest = order[: most // 10], sorted(order[most // 10 :])
-    return merged_points(best, (rest[index] for index in spread_evenly(len(rest), most - len(best))))
 
 
 def _axis_view(name: str, known_axis: ParameterAxis | None, values: Sequence[Any]) -> AxisView:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from heapq import nsmallest
 from itertools import pairwise
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from api.thinning import improvements, lttb, merged_points, spread_evenly
 from api.views.view import LastEvent, View
-from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.store.rows import HistoryRow, MeasuredPoint, Point, Score
+from scamp_service.lifecycle import TrialState
+from scamp_service.store.rows import HistoryRow, Point, Score
+from scamp_service.store.table.series import Series
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
 
@@ -71,35 +72,50 @@ class CurveView(View):
 class OrderView(View):
     """Trials in the order of a column; a trial without a value there comes last."""
 
-    number: Annotated[list[int], Field(description="their numbers in the study")]
+    number: Annotated[list[int], Field(description="their numbers in the study; only the first ones with a `limit`")]
+    num_trials: Annotated[int, Field(description="trials that there are, also those behind the limit")]
 
 
-def history_view(
-    trials: Sequence[HistoryRow], objective: Objective, num_points: int, last_event_id: int
-) -> HistoryView:
-    """View of a study's history in at most ``num_points`` points, and those of improvements and running trials.
+def thinned_history(series: Series, objective: Objective, num_points: int) -> list[int]:
+    """Numbers of at most ``num_points`` trials that show a study's history, and of improvements and running trials.
 
     Half of the points are its outline and three tenths any values, so that both the extremes and the bulk are seen. A
     trial that ended without a value is a mark at the edge; these get the rest.
     """
-    values = [_finite(trial.value) for trial in trials]
-    valued = [index for index, value in enumerate(values) if value is not None]
-    rest = [i for i, trial in enumerate(trials) if values[i] is None and trial.state not in NOT_BEGUN]
-    completed = [i for i in valued if trials[i].state is TrialState.COMPLETED]
-    better = [completed[i] for i in improvements([values[i] for i in completed], objective)]
-    line = lttb([trials[i].number for i in valued], [values[i] or 0.0 for i in valued], num_points // 2)
+    has_value = ~np.isnan(series.value)
+    valued = series[has_value]
+    line = lttb(valued.number, valued.value, num_points // 2)
     bulk = spread_evenly(len(valued), num_points * 3 // 10)
+    completed = valued[valued.has_state(TrialState.COMPLETED)]
+    better = improvements(completed.value, objective)
+    rest = series[~has_value & ~series.has_state(*NOT_BEGUN)]
     marks = spread_evenly(len(rest), num_points // 5)
-    running = [i for i, trial in enumerate(trials) if trial.state is TrialState.RUNNING]
-    chosen = merged_points((valued[i] for i in merged_points(line, bulk)), (rest[i] for i in marks), better, running)
+    running = series[series.has_state(TrialState.RUNNING)]
+    shown = valued.number[line], valued.number[bulk], completed.number[better], rest.number[marks], running.number
+    return merged_points(*shown)
+
+
+def leading(series: Series, objective: Objective) -> list[int]:
+    """Numbers of the trials whose curves are worth drawing: running, then the best, then the newest."""
+    begun = series[series.has_run]
+    is_running, has_value = begun.has_state(TrialState.RUNNING), ~np.isnan(begun.value)
+    group = np.where(is_running, 0, np.where(has_value, 1, 2))
+    keys = np.where(group == 1, objective.keys(begun.value), 0.0)
+    order = np.lexsort((-begun.number, keys, group))
+    numbers: list[int] = begun.number[order[:MOST_CURVES]].tolist()
+    return numbers
+
+
+def history_view(trials: Sequence[HistoryRow], num_trials: int, leading: list[int], last_event_id: int) -> HistoryView:
+    """View of a study's history, of which these trials are shown."""
     return HistoryView(
-        num_trials=len(trials),
-        number=[trials[i].number for i in chosen],
-        id=[trials[i].id for i in chosen],
-        state=[trials[i].state for i in chosen],
-        step=[trials[i].step for i in chosen],
-        value=[values[i] for i in chosen],
-        leading=_leading(trials, objective),
+        num_trials=num_trials,
+        number=[trial.number for trial in trials],
+        id=[trial.id for trial in trials],
+        state=[trial.state for trial in trials],
+        step=[trial.step for trial in trials],
+        value=[trial.value if trial.value is not None and math.isfinite(trial.value) else None for trial in trials],
+        leading=leading,
         last_event_id=last_event_id,
     )
 
@@ -145,41 +161,3 @@ def curve_views(trial_id: int, number: int, points: Sequence[Point], metric: str
             )
         )
     return views
-
-
-def outline(points: Sequence[MeasuredPoint], most: int) -> list[int]:
-    """Ids of at most ``most`` trials that outline predicted against measured peaks and step times.
-
-    Up to a third are trials that ran out of memory. Attempts of a trial stay together.
-    """
-    failed = [point for point in points if point.outcome is Outcome.OUT_OF_MEMORY]
-    exact = [point for point in points if point.outcome is not Outcome.OUT_OF_MEMORY]
-    failed = [failed[i] for i in spread_evenly(len(failed), most // 3)]
-    timed = [point for point in exact if point.choice.step_seconds and point.measured_step_seconds]
-    memory = _hull(exact, [(point.expected_bytes, point.measured_bytes) for point in exact], most // 3)
-    seconds = [(point.choice.step_seconds or 0.0, point.measured_step_seconds or 0.0) for point in timed]
-    return sorted({point.trial_id for point in (*failed, *memory, *_hull(timed, seconds, most // 3))})
-
-
-def _hull(points: Sequence[MeasuredPoint], places: Sequence[tuple[float, float]], most: int) -> list[MeasuredPoint]:
-    """Points that keep the look of a line through all of them, by what was predicted and then measured."""
-    order = sorted(range(len(points)), key=places.__getitem__)
-    corners = lttb([places[i][0] for i in order], [places[i][1] for i in order], max(2, most))
-    return [points[order[i]] for i in corners]
-
-
-def _leading(trials: Sequence[HistoryRow], objective: Objective) -> list[int]:
-    def rank(trial: HistoryRow) -> tuple[int, float, int]:
-        value = _finite(trial.value)
-        if trial.state is TrialState.RUNNING:
-            return 0, 0.0, -trial.number
-        if value is None:
-            return 2, 0.0, -trial.number
-        return 1, objective.key(value), -trial.number
-
-    begun = (trial for trial in trials if trial.attempt)
-    return [trial.number for trial in nsmallest(MOST_CURVES, begun, key=rank)]
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -48,7 +48,7 @@ class LineageView(View):
 
 
 COLUMNS = ("state", "origin", "value", "step", "parent_number", "parent_step")
-"""Columns of a trial that a lineage needs, besides its number."""
+"""Columns of a trial that a lineage shows, besides its number."""
 
 
 def chosen(trials: Sequence[Any], objective: Objective, most: int) -> tuple[int, list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ from sqlalchemy import bindparam, func, select
 from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Event, LogLine, Metric, Study
 from scamp_service.store import schema
-from scamp_service.store.rows import HistoryRow, MeasuredPoint, Score, select_fields, select_trials
+from scamp_service.store.rows import HistoryRow, Score, select_fields, select_trials
 from scamp_service.store.schema import one_of
 
 _trials, _attempts, _metrics = schema.trials, schema.attempts, schema.metrics
@@ -55,6 +56,38 @@ HISTORY = (
 )
 _counts_alone = _trials.c.origin != Origin.REPEAT
 """Repeats count in the value of the trial that they repeat, and are not compared with other trials."""
+_state_place = sa.case(
+    {state.value: place for place, state in enumerate(TrialState)}, value=sa.type_coerce(_trials.c.state, sa.Text)
+)
+SERIES = (
+    select(
+        _trials.c.number,
+        sa.case((_trials.c.value.between(-sys.float_info.max, sys.float_info.max), _trials.c.value)),
+        _state_place,
+        sa.case((_trials.c.attempt > 0, 1), else_=0),
+    )
+    .where(_trials.c.study_id == bindparam("study_id"), _reached, _is_seen, _counts_alone)
+    .order_by(_trials.c.number)
+)
+"""The fields of ``table.series.Series``, all of them numbers."""
+_child = _trials.alias()
+_parents = select(_child.c.parent_number).where(
+    _child.c.study_id == bindparam("study_id"),
+    _child.c.parent_number.is_not(None),
+    _child.c.origin != Origin.REPEAT,
+)
+RELATIVES = (
+    select(
+        *(_trials.c[name] for name in ("number", "state", "origin", "value", "step", "parent_number", "parent_step"))
+    )
+    .where(_trials.c.study_id == bindparam("study_id"), _is_seen, _counts_alone)
+    .where(sa.or_(_trials.c.parent_number.is_not(None), _trials.c.number.in_(_parents)))
+    .order_by(_trials.c.number)
+)
+"""Trials of a study that continue from others, and those."""
+_of_numbers = _trials.c.number.in_(bindparam("numbers", expanding=True))
+PARAMS = select(_trials.c.number, _trials.c.params).where(_trials.c.study_id == bindparam("study_id"), _of_numbers)
+HISTORY_OF_NUMBERS = HISTORY.where(_of_numbers)
 _scores = (
     select_fields(_trials, Score)
     .where(sa.or_(_trials.c.value.is_not(None), _trials.c["values"].is_not(None), _trials.c.sized.is_not(None)))
@@ -158,13 +191,6 @@ _runs = (
 )
 FAMILY_RUNS = _runs.where(_attempts.c.trial_id.in_(_newest_of_family))
 TRIAL_RUNS = _runs.where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
-MEASURED_POINTS = (
-    select_fields(_attempts, MeasuredPoint)
-    .join(_trials, _trials.c.id == _attempts.c.trial_id)
-    .where(_trials.c.study_id == bindparam("study_id"), _is_seen)
-    .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
-    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
-)
 _measured_trials = (
     select(_trials.c.id)
     .where(_trials.c.study_id == bindparam("study_id"), _trials.c.id > bindparam("after"))
@@ -313,6 +339,18 @@ def trials_page(by_state: bool, with_deleted: bool = False) -> sa.Select[Any]:
     return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
 
 
+SORTS: Mapping[str, sa.ColumnElement[Any]] = {
+    "number": _trials.c.number,
+    "state": _state_place,
+    "value": sa.case((_trials.c.value <= math.inf, _trials.c.value)),  # NaN sorts above infinity: see schema.Real
+    "measured": func.nullif(_trials.c.measured_bytes, 0),
+    "attempts": _trials.c.attempt,
+    # A trial that runs is ordered by its start behind those that have ended.
+    "seconds": func.coalesce(_trials.c.finished_at, 1e12) - _trials.c.started_at,
+}
+"""Orders of trials that the database knows: the key of each trial."""
+
+
 @cache
 def ordering(columns: tuple[str, ...], by_state: bool) -> sa.Select[Any]:
     """Some columns of a study's trials, by number; ``by_state`` adds the parameter ``states``.
@@ -323,6 +361,34 @@ def ordering(columns: tuple[str, ...], by_state: bool) -> sa.Select[Any]:
     statement = select(*(params if name == "params" else _trials.c[name] for name in columns))
     statement = statement.where(_trials.c.study_id == bindparam("study_id"), _is_seen).order_by(_trials.c.number)
     return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
+
+
+@cache
+def sorted_numbers(by: str, descending: bool, by_state: bool) -> sa.Select[Any]:
+    """Numbers of a study's trials in an order of ``SORTS``, at most ``limit``; those without a key come last."""
+    key = SORTS[by]
+    statement = select(_trials.c.number).where(_trials.c.study_id == bindparam("study_id"), _is_seen)
+    statement = statement.order_by(key.is_(None), key.desc() if descending else key, _trials.c.number)
+    statement = statement.limit(bindparam("limit"))
+    return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
+
+
+@cache
+def num_trials(by_state: bool) -> sa.Select[Any]:
+    """How many trials a study has; ``by_state`` adds the parameter ``states``."""
+    statement = select(func.count()).where(_trials.c.study_id == bindparam("study_id"), _is_seen)
+    return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
+
+
+@cache
+def spread_by(name: str) -> sa.Select[Any]:
+    """Ids of trials of a study: each ``every``-th and the last in the order of a column of ``measured``."""
+    column = _measured.c[name]
+    place = func.row_number().over(order_by=(column, _measured.c.trial_id)).label("place")
+    ordered = select(_measured.c.trial_id, place).where(_of_measured, column.is_not(None)).subquery()
+    is_chosen = (ordered.c.place - 1) % bindparam("every") == 0
+    statement = select(ordered.c.trial_id).join(_trials, _trials.c.id == ordered.c.trial_id).where(_is_seen)
+    return statement.where(sa.or_(is_chosen, ordered.c.place == bindparam("last")))
 
 
 @cache

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from scamp_service.lifecycle import NO_PLAN_YET, Origin, Outcome, TrialState, WaitsFor
-from scamp_service.model import Choice, Json, Sized, Trial, expected_bytes
+from scamp_service.lifecycle import NO_PLAN_YET, Origin, TrialState, WaitsFor
+from scamp_service.model import Choice, Json, Sized, Trial
 from scamp_service.store import schema
 
 Value = TypeVar("Value")
@@ -44,22 +44,6 @@ class Score(NamedTuple):
     def quantities(self) -> Mapping[str, float | None]:
         """Everything that is predicted for the newest plan; nothing before it."""
         return self.sized.quantities if self.sized else {}
-
-
-class MeasuredPoint(NamedTuple):
-    """Prediction and measurement of an attempt."""
-
-    trial_id: int
-    outcome: Outcome | None
-    choice: Choice
-    phase: str
-    measured_bytes: int
-    measured_step_seconds: float | None
-
-    @property
-    def expected_bytes(self) -> int:
-        """Predicted peak to compare with the measured one."""
-        return expected_bytes(self.choice.prediction, self.phase)
 
 
 class Point(NamedTuple):

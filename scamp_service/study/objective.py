@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import ConfigDict
 
 from scamp.shown import PREDICTED
@@ -50,6 +52,10 @@ class Objective(Strict):
     def key(self, value: float) -> float:
         """Sorts values with the best first: the smaller the key, the better the value."""
         return -value if self.prefers_large else value
+
+    def keys(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The key of each of these values."""
+        return -values if self.prefers_large else values
 
     def is_better(self, value: float, than: float) -> bool:
         """Whether ``value`` is strictly better. NaN is neither better nor worse than anything."""

@@ -1,11 +1,10 @@
 // A table of many rows. Only the visible ones are created and fetched. Click a column head to sort by that column.
 
 import { h, keyed } from "./dom.js";
-import { required } from "../required.js";
 import { coalesced } from "./frames.js";
 
 /**
- * The rows of a table: how many, and the number of each. An array of numbers is one.
+ * The rows of a table: how many, and the number of each, undefined where it is not known yet. An array of numbers is one.
  * @typedef {{length: number, at: (index: number) => number | undefined}} Rows
  */
 
@@ -35,6 +34,7 @@ import { coalesced } from "./frames.js";
  * @property {(number: number) => Row | undefined} rowAt the row with this number, or undefined while it is not known
  * @property {(number: number) => string} [rowClass]
  * @property {(numbers: number[]) => void} onMissing is called with those rows that are seen and not known
+ * @property {() => unknown} [onBeyond] is called when the number of a row that is seen is not known yet
  * @property {(key: string, descending: boolean) => void} onSort is to call `setOrder`
  * @property {(number: number) => void} onOpen handles a click anywhere in a row
  * @property {(row: Row | null) => void} [onHover] is called as the pointer moves, with null outside of rows
@@ -54,7 +54,7 @@ export class PagedTable {
    * @param {HTMLElement} box
    * @param {TableOptions<Row>} options
    */
-  constructor(box, { columns, caption, sortBy, empty, rowAt, rowClass, onMissing, onSort, onOpen, onHover }) {
+  constructor(box, { columns, caption, sortBy, empty, rowAt, rowClass, onMissing, onBeyond, onSort, onOpen, onHover }) {
     this.box = box;
     /** @type {Column<Row>[]} */
     this.columns = [];
@@ -64,6 +64,7 @@ export class PagedTable {
     this.rowAt = rowAt;
     this.rowClass = rowClass;
     this.onMissing = onMissing;
+    this.onBeyond = onBeyond;
     this.onSort = onSort;
     this.onOpen = onOpen;
     this.onHover = onHover;
@@ -98,11 +99,12 @@ export class PagedTable {
   }
 
   /**
-   * Show the rows in this order.
+   * Show the rows in this order. Those that are seen are asked for at once, as it may take a while until they are drawn.
    * @param {Rows} order
    */
   setOrder(order) {
     this.order = order;
+    this.askForMissing(this.knownRows(...rowsInView(this.top, this.height, order.length)));
     this.draw();
   }
 
@@ -175,13 +177,11 @@ export class PagedTable {
     const { length } = this.order;
     const [first, last] = rowsInView(this.top, this.height, length);
     this.above.cells[0].style.height = `${first * ROW}px`;
-    this.below.cells[0].style.height = `${(length - last) * ROW}px`;
     if (!length) this.nothing.cells[0].textContent = this.empty();
     this.table.setAttribute("aria-rowcount", String(length + 1));
-    const shown = Array.from({ length: Math.max(0, last - first) }, (_, at) => ({
-      number: required(this.order.at(first + at)),
-      index: first + at + 2,
-    }));
+    const shown = this.knownRows(first, last);
+    this.below.cells[0].style.height = `${(length - first - shown.length) * ROW}px`;
+    if (shown.length < last - first) this.onBeyond?.();
     /** @type {Part[]} */
     const parts = length ? [{ node: this.above }, ...shown, { node: this.below }] : [{ node: this.nothing }];
     keyed(
@@ -191,8 +191,29 @@ export class PagedTable {
       (part) => ("node" in part ? part.node : this.create()),
       (node, part) => "node" in part || this.fill(node, part),
     );
-    const missing = shown.map((part) => part.number).filter((number) => !this.rowAt(number));
+    this.askForMissing(shown);
+  }
+
+  /** @param {{number: number}[]} rows that are seen */
+  askForMissing(rows) {
+    const missing = rows.map(({ number }) => number).filter((number) => !this.rowAt(number));
     if (missing.length) this.onMissing(missing);
+  }
+
+  /**
+   * The rows from `first` to before `last`, as far as their numbers are known.
+   * @param {number} first
+   * @param {number} last
+   */
+  knownRows(first, last) {
+    /** @type {{number: number, index: number}[]} */
+    const known = [];
+    for (let at = first; at < last; at += 1) {
+      const number = this.order.at(at);
+      if (number === undefined) break;
+      known.push({ number, index: at + 2 });
+    }
+    return known;
   }
 
   create() {

@@ -31,6 +31,7 @@ class CurvesPanel {
     this.page = page;
     this.shows = ["curves"];
     this.restMs = 500;
+    this.isLazy = true;
     this.beside = aside("curves");
     this.select = h("select", { id: "metric" });
     this.select.addEventListener("change", () => this.chooseMetric());

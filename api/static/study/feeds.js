@@ -27,6 +27,7 @@ export class StudyFeeds {
     this.askedHistory = ""; // the filter whose history was asked for last, as JSON
     this.askedCandidates = ""; // the query of the candidates that were asked for last, as JSON
     this.areCandidatesOld = false; // whether trials have changed since then
+    this.hasPeaks = false; // whether measured attempts have been asked for
     const { studyId } = state;
     this.refreshStudy = page.refresher(async () => state.setStudy(await api.study(studyId)));
     this.refreshRows = page.refresher(
@@ -36,7 +37,7 @@ export class StudyFeeds {
     this.refreshHistory = page.refresher(() => this.loadHistory(), 5000);
     this.refreshCandidates = page.refresher(() => this.loadCandidates(), 5000);
     this.refreshPeaks = page.refresher(async (/** @type {number[]} */ numbers) => {
-      state.keepPeaks(await api.peaksOf(studyId, numbers));
+      if (this.hasPeaks) state.keepPeaks(await api.peaksOf(studyId, numbers));
       this.refreshStudy("errors");
     }, 2000);
     this.on = {
@@ -89,8 +90,6 @@ export class StudyFeeds {
   load() {
     const { state, page } = this;
     page.run(async () => state.keepRows(await api.running(state.studyId)));
-    page.run(async () => state.keepPeaks(await api.peaks(state.studyId, PEAK_POINTS)));
-    page.run(() => this.loadCandidates());
     state.watch((field) => {
       if (["view", "parameter"].includes(field)) this.loadIfChanged();
     });
@@ -106,11 +105,21 @@ export class StudyFeeds {
     if (found && this.askedCandidates === asked) state.keepCandidates(found);
   }
 
-  /** Fetch the candidates again if trials have changed and one of the charts that show them is seen. */
+  /** Fetch what the charts of measured attempts show, unless it has been asked for. */
+  wantPeaks() {
+    if (this.hasPeaks) return;
+    this.hasPeaks = true;
+    const { state } = this;
+    this.page.run(async () => state.keepPeaks(await api.peaks(state.studyId, PEAK_POINTS)));
+  }
+
+  /** Fetch the candidates if one of the charts that show them is seen, and others are wanted or trials have changed. */
   wantCandidates() {
-    if (!this.areCandidatesOld || !this.page.showsNow("candidates")) return;
+    if (!this.page.showsNow("candidates")) return;
+    const isOld = this.areCandidatesOld;
     this.areCandidatesOld = false;
-    this.refreshCandidates("trial");
+    if (this.askedCandidates !== JSON.stringify(this.candidatesQuery())) this.page.run(() => this.loadCandidates());
+    else if (isOld) this.refreshCandidates("trial");
   }
 
   candidatesQuery() {
@@ -123,7 +132,7 @@ export class StudyFeeds {
   loadIfChanged() {
     const { states, where } = this.state.view;
     if (this.askedHistory !== JSON.stringify([states, where])) this.page.run(() => this.loadHistory());
-    if (this.askedCandidates !== JSON.stringify(this.candidatesQuery())) this.page.run(() => this.loadCandidates());
+    this.wantCandidates();
   }
 
   /**

@@ -56,6 +56,7 @@ export function lineagePanel({ state, page }) {
     card: section,
     shows: ["lineage"],
     restMs: 500,
+    isLazy: true,
     draw() {
       if (!found) return;
       section.hidden = !found.items.length;

@@ -20,7 +20,7 @@ const MORE = "M-1 .3H1V-.15H.3V-1.3H.85L0 -2.4L-.85 -1.3H-.3V-.15H-1Z";
  * @param {StudyContext} context
  * @returns {Panel}
  */
-export function memoryPanel({ state, open }) {
+export function memoryPanel({ state, feeds, open }) {
   const box = chartBox(
     "memory",
     "Predicted against measured peak memory of each attempt; the text below summarises it",
@@ -45,6 +45,7 @@ export function memoryPanel({ state, open }) {
       legend,
     ),
     shows: ["study", "peaks"],
+    seen: () => feeds.wantPeaks(),
     restMs: 500,
     draw() {
       const { summary } = state.study;

@@ -19,7 +19,7 @@ const AXES = ["predicted step", "measured step"];
  * @param {StudyContext} context
  * @returns {Panel}
  */
-export function stepsPanel({ state, open }) {
+export function stepsPanel({ state, feeds, open }) {
   const box = chartBox(
     "steps",
     "Predicted against measured seconds of an optimizer step of each attempt; the text below summarises it",
@@ -36,6 +36,7 @@ export function stepsPanel({ state, open }) {
       h("div", { class: "legend" }, diagonal, errors),
     ),
     shows: ["study", "peaks"],
+    seen: () => feeds.wantPeaks(),
     restMs: 500,
     draw() {
       const words = stepErrorWords(state.study.summary, state.peaks);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -16,7 +17,7 @@ from scamp_service.model import Attempt
 from scamp_service.store import queries
 from scamp_service.store import statements as sql
 from scamp_service.store.parts.part import WritingPart, legal_states, underscored
-from scamp_service.store.rows import UNMEASURED, MeasuredPoint, columns_of, values_of
+from scamp_service.store.rows import UNMEASURED, columns_of, values_of
 from scamp_service.store.tallies import held_by
 from workloads.training.checkpoints.name import CheckpointName
 
@@ -145,9 +146,23 @@ class Attempts(WritingPart):
         """Measured attempts of these trials."""
         return values_of(_numbered, self._by_ids(queries.MEASURED_ATTEMPTS_OF, trial_ids))
 
-    def measured_points(self, study_id: int) -> list[MeasuredPoint]:
-        """Measured attempts of all trials of the study, in a few columns."""
-        return self._all(MeasuredPoint, queries.MEASURED_POINTS, study_id=study_id)
+    def measured_trials(self, study_id: int, most: int) -> list[int]:
+        """Ids of at most ``most`` measured trials of the study, which show how far predictions are off.
+
+        They are spread over the errors of predicted peaks, and of step times, and over the trials that ran out of
+        memory, so that the worst of each are among them.
+        """
+        trial_ids: set[int] = set()
+        for name, share in _SPREAD.items():
+            count, *_ = queries.errors(name)
+            num = self._value(count, study_id=study_id)
+            every = max(1, math.ceil(num / max(1, int(most * share) - 1)))
+            trial_ids.update(self._values(queries.spread_by(name), study_id=study_id, every=every, last=num))
+        return sorted(trial_ids)
+
+
+_SPREAD = {"peak_error_pct": 0.4, "step_error_pct": 0.3, "least_excess_pct": 0.3}
+"""Errors by which trials are chosen, and the share of each."""
 
 
 def _numbered(*, number: int, **fields: Any) -> tuple[int, Attempt]:

@@ -17,7 +17,7 @@ from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.events import TrialChange
 from scamp_service.store.options import option_json, option_of
-from scamp_service.store.parts.part import WritingPart, underscored
+from scamp_service.store.parts.part import WritingPart, in_parts, underscored
 from scamp_service.store.rows import HistoryRow, Score, new_trial, sized_columns, trial_of, values_of
 from scamp_service.store.tallies import BESIDE
 from scamp_service.study.objective import Objective
@@ -320,9 +320,12 @@ class Trials(WritingPart):
         """The first INFEASIBLE trials of a study for which the devices of ``offer`` do not suffice, by id."""
         return self._all(trial_of, queries.REFUSED_TRIALS, study_id=study_id, offer=offer, limit=limit)
 
-    def history(self, study_id: int) -> list[HistoryRow]:
-        """Every trial of the study that has begun or ended, by number, in a few columns."""
-        return self._all(HistoryRow, queries.HISTORY, study_id=study_id)
+    def history(self, study_id: int, numbers: Sequence[int] | None = None) -> list[HistoryRow]:
+        """Trials of the study that have begun or ended, by number, in a few columns; with ``numbers`` only them."""
+        if numbers is None:
+            return self._all(HistoryRow, queries.HISTORY, study_id=study_id)
+        parts = (self._rows(queries.HISTORY_OF_NUMBERS, study_id=study_id, numbers=some) for some in in_parts(numbers))
+        return values_of(HistoryRow, [row for rows in parts for row in rows])
 
     def scores(self, study_id: int = 0, trial_ids: Collection[int] | None = None) -> list[Score]:
         """Every trial of the study that has a plan or a value, by number, in the columns of its objectives.

@@ -1,20 +1,20 @@
-"""Orders the trials of a study by a column of their table. Pure: ``trial_table`` reads the columns that it needs."""
+"""Orders the trials of a study by columns of their table that the database cannot order by (see ``queries.SORTS``).
+
+Pure: ``trial_table`` reads the columns that an order needs.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from scamp_service.errors import InvalidInput
-from scamp_service.lifecycle import TrialState
 from scamp_service.study.spaces.parameter_axes import MISSING, value_at
 
 Key = Callable[..., Any]
 
-STATES = tuple(TrialState)
 VALUES = "values."
 """Begins the name of the column of one of several objectives, counted from 0."""
 PARAMETER = "params."
@@ -49,7 +49,7 @@ class SortOrder:
 
 
 def order_of(by: str) -> SortOrder:
-    """The order of a column: one of ``By``, or ``params.NAME``. Raises ``InvalidInput``."""
+    """The order of a column: one of ``ORDERS``, or ``params.NAME``. Raises ``InvalidInput``."""
     if by.startswith(PARAMETER):
         name = by.removeprefix(PARAMETER)
         return SortOrder(("params",), lambda params: _of_parameter(value_at(params, name)))
@@ -64,10 +64,6 @@ def sorted_numbers(order: SortOrder, rows: Iterable[Any], descending: bool) -> l
     with_keys = [(key, number) for key, number in keyed if key is not None]
     with_keys.sort(key=lambda pair: pair[0], reverse=descending)
     return [number for _, number in with_keys] + [number for key, number in keyed if key is None]
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
 
 
 def _of_plan(name: str) -> SortOrder:
@@ -96,26 +92,13 @@ def _of_parameter(value: Any) -> tuple[bool, Any] | None:
     return _comparable(len(value) if is_blocks else value)
 
 
-def _seconds(started_at: float | None, finished_at: float | None) -> float | None:
-    """Seconds from launch to end; a trial that runs is ordered by its start behind those that have ended."""
-    if started_at is None:
-        return None
-    return finished_at - started_at if finished_at is not None else 1e12 - started_at
-
-
 ORDERS: Mapping[By, SortOrder] = {
-    By.NUMBER: SortOrder(("id",), lambda trial_id: trial_id),
-    By.STATE: SortOrder(("state",), STATES.index),
-    By.VALUE: SortOrder(("value",), _number),
     By.PARAMS: SortOrder(("params",), _params),
     By.RANKS: _of_plan("world_size"),
     By.BATCH: _of_plan("batch"),
     By.MICRO_BATCH: _of_plan("micro_batch"),
     By.RECOMPUTE: _of_plan("recompute"),
     By.PREDICTED: _of_prediction("expected_bytes"),
-    By.MEASURED: SortOrder(("measured_bytes",), lambda measured: measured or None),
     By.RESERVED: _of_prediction("reserved_mib"),
-    By.ATTEMPTS: SortOrder(("attempt",), lambda attempt: attempt),
-    By.SECONDS: SortOrder(("started_at", "finished_at"), _seconds),
     By.REASON: SortOrder(("reason",), lambda reason: reason or None),
 }

@@ -86,7 +86,8 @@ def test_trials_are_ordered_by_a_column_and_those_without_a_value_come_last(
     api: InProcess, query: str, numbers: list[int]
 ) -> None:
     fill(api.store)
-    assert api.get(f"{FIRST}/order?{query}").json() == {"number": numbers}
+    assert api.get(f"{FIRST}/order?{query}").json() == {"number": numbers, "num_trials": len(numbers)}
+    assert api.get(f"{FIRST}/order?{query}&limit=1").json() == {"number": numbers[:1], "num_trials": len(numbers)}
 
 
 @pytest.mark.parametrize("column", By)
@@ -120,9 +121,9 @@ def test_series_of_a_study_that_does_not_exist_are_not_found(api: InProcess) -> 
 def test_trials_are_ordered_by_a_parameter_and_chosen_by_an_expression(api: InProcess) -> None:
     fill(api.store)
     answer = api.get(f"{FIRST}/order", params={"by": "params.lr", "descending": True, "where": "lr < 0.025"})
-    assert answer.json() == {"number": [1, 0]}
+    assert answer.json() == {"number": [1, 0], "num_trials": 2}
     answer = api.get(f"{FIRST}/order", params={"by": "value", "where": "state = COMPLETED and value > 0.5"})
-    assert answer.json() == {"number": [0]}
+    assert answer.json() == {"number": [0], "num_trials": 1}
     refused = api.get(f"{FIRST}/order", params={"by": "value", "where": "lrr < 1"})
     assert refused.status_code == 422 and "did you mean lr?" in refused.json()["detail"]
     assert api.get(f"{FIRST}/order?by=wrong").status_code == 422

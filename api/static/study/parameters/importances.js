@@ -26,6 +26,7 @@ class ImportancesPanel {
     this.state = state;
     this.shows = ["importances", "study", "parameter"];
     this.restMs = 300;
+    this.isLazy = true;
     /** @type {ImportancesView | null} */
     this.found = null;
     this.beside = aside("importances");

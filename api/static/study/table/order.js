@@ -1,5 +1,7 @@
-// The order of the rows in the trial table. The server sorts and filters.
+// The order of the rows in the trial table. The server sorts and filters. Only the first numbers are fetched, until one
+// scrolls beyond them: then all.
 
+/** @import { OrderView } from "../../answers.d.ts" */
 /** @import { Rows } from "../../elements/table.js" */
 
 /**
@@ -7,16 +9,20 @@
  * @typedef {{query: string, where: string}} Wanted
  */
 
+const FIRST = 200;
+
 export class TrialOrder {
   /**
    * @param {() => Wanted} wanted
-   * @param {(query: string) => Promise<number[]>} fetchOrder
+   * @param {(query: string, limit: number | null) => Promise<OrderView>} fetchOrder
    */
   constructor(wanted, fetchOrder) {
     this.wanted = wanted;
     this.fetchOrder = fetchOrder;
-    /** @type {number[] | null} numbers of the trials in the table; null: not known yet */
+    /** @type {number[] | null} numbers of the first trials in the table, or of all; null: not known yet */
     this.numbers = null;
+    this.total = 0; // trials in the table
+    this.isWhole = false; // whether all numbers are fetched
     /** @type {string | null} the newest query */
     this.asked = null;
     this.isPending = false;
@@ -27,6 +33,11 @@ export class TrialOrder {
     return this.wanted().query !== this.asked;
   }
 
+  /** Whether no order is known, and one may still come. */
+  get isComing() {
+    return this.numbers === null && (this.isPending || this.asked === null);
+  }
+
   /**
    * Fetch the order. Resolves with what is wrong with the user's filter, "" if nothing is, and null
    * if a later request has taken the place of this one.
@@ -34,12 +45,13 @@ export class TrialOrder {
    */
   async fetch() {
     const { query, where } = this.wanted();
+    if (query !== this.asked) this.isWhole = false;
     this.asked = query;
     this.isPending = true;
     try {
-      const found = await this.fetchOrder(query);
+      const found = await this.fetchOrder(query, this.isWhole ? null : FIRST);
       if (this.asked !== query) return null;
-      this.numbers = found;
+      [this.numbers, this.total] = [found.number, found.num_trials];
       return "";
     } catch (thrown) {
       const error = /** @type {any} */ (thrown);
@@ -51,13 +63,25 @@ export class TrialOrder {
   }
 
   /**
-   * The rows to show, of `total` trials: by number until the order is known.
+   * From now on fetch all numbers; returns whether that is new.
+   * @returns {boolean}
+   */
+  wantWhole() {
+    if (this.isWhole) return false;
+    this.isWhole = true;
+    return true;
+  }
+
+  /**
+   * The rows to show, of `total` trials: by number if no order is known; none while one may still come.
    * @param {number} total
    * @param {boolean} descending
    * @returns {Rows}
    */
   rows(total, descending) {
-    return this.numbers ?? inOrder(total, descending);
+    const { numbers } = this;
+    if (numbers) return { length: this.total, at: (index) => numbers[index] };
+    return inOrder(this.isComing ? 0 : total, descending);
   }
 }
 

@@ -15,6 +15,7 @@ import { added, moved, orderOf, queryOf, writeView } from "./view.js";
 
 /** @import { MetricsEvent } from "../../answers.d.ts" */
 /** @import { Trial } from "../../client.js" */
+/** @import { Rows, TableOptions } from "../../elements/table.js" */
 /** @import { Marked, Page, Panel } from "../../page.js" */
 /** @import { StudyContext, StudyState } from "../state.js" */
 /** @import { Wanted } from "./order.js" */
@@ -35,13 +36,14 @@ class TrialsPanel {
   constructor({ state, page, feeds, open }) {
     this.state = state;
     this.page = page;
+    this.seen = () => feeds.wantCandidates(); // which name the parameters of columns
     this.shows = ["study", "rows", "order", "view", "candidates"];
     this.restMs = 100;
     this.columns = new ShownColumns(state);
     this.drawnColumns = ""; // keys of the columns that the table has, as text
     this.order = new TrialOrder(
       () => wantedOrder(state),
-      (query) => api.order(state.studyId, query),
+      (query, limit) => api.order(state.studyId, query, limit),
     );
     this.marks = new RowMarks(state);
     this.table = trialTable(this.columns, {
@@ -50,6 +52,8 @@ class TrialsPanel {
       open,
       marks: this.marks,
       onHover: (trial) => page.point(this, trial),
+      empty: () => this.emptyWords(),
+      onBeyond: () => this.order.wantWhole() && page.run(() => this.sort()),
     });
     this.buttons = stateButtons(state);
     this.filter = filterForm(state);
@@ -103,9 +107,19 @@ class TrialsPanel {
     try {
       const complaint = await this.order.fetch();
       if (complaint !== null) this.filter.complain(complaint);
+      this.setRows();
     } finally {
       this.state.changed("order");
     }
+  }
+
+  /**
+   * Why there are no rows.
+   * @returns {string}
+   */
+  emptyWords() {
+    if (this.order.isComing) return "Loading …";
+    return this.state.numTrials ? "No trial passes the filter. Change it above." : "No trial has been proposed yet.";
   }
 
   /** @param {MetricsEvent} event */
@@ -133,11 +147,20 @@ class TrialsPanel {
   drawRows() {
     const { state, order, table } = this;
     const { by, descending } = orderOf(state.view, state.direction);
-    const shown = order.rows(state.numTrials, descending);
-    setText(this.counted, shownWords(state, order, shown.length));
+    setText(this.counted, shownWords(state, order, this.setRows().length));
     this.download.href = api.csvAddress(state.studyId, queryOf({ ...state.view, by, descending }).toString());
     table.setSort(by, descending);
-    table.setOrder(shown);
+  }
+
+  /**
+   * Let the table show the rows in their order, and return them.
+   * @returns {Rows}
+   */
+  setRows() {
+    const { state, order, table } = this;
+    const rows = order.rows(state.numTrials, orderOf(state.view, state.direction).descending);
+    table.setOrder(rows);
+    return rows;
   }
 
   tick() {
@@ -178,17 +201,16 @@ class RowMarks {
 
 /**
  * @param {ShownColumns} columns
- * @param {Pick<StudyContext, "state" | "feeds" | "open"> & {marks: RowMarks, onHover: (trial: Trial | null) => void}} options
+ * @param {Pick<StudyContext, "state" | "feeds" | "open"> & {marks: RowMarks} & Pick<TableOptions<Trial>, "empty" | "onBeyond" | "onHover">} options
  * @returns {PagedTable<Trial>}
  */
-function trialTable(columns, { state, feeds, open, marks, onHover }) {
+function trialTable(columns, { state, feeds, open, marks, ...more }) {
   const box = scrolling("trials", "rows scroll");
   box.id = "trials";
   return new PagedTable(box, {
     columns: columns.standing.filter((column) => !column.isExtra),
     caption: "Trials of this study",
     sortBy: "value",
-    empty: () => (state.numTrials ? "No trial passes the filter. Change it above." : "No trial has been proposed yet."),
     rowAt: (number) => state.rows.get(number),
     rowClass: (number) => marks.classOf(number),
     onMissing: (missing) => missing.forEach((number) => feeds.fetchRow(number)),
@@ -197,7 +219,7 @@ function trialTable(columns, { state, feeds, open, marks, onHover }) {
       state.look({ sort: isBest ? "best" : by, descending: !isBest && descending });
     },
     onOpen: (number) => open({ number }),
-    onHover,
+    ...more,
   });
 }
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from estimators.learning import AttemptPhase, Ending, PastAttempt
 from estimators.model import MIB, Layout
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Report
+from scamp_service.store import schema
 from scamp_service.store.store import Store
 from tests.scamp_service.store.trials import hold, measured, new_family, new_study
 from tests.values import changed, new_attempt
@@ -27,6 +30,22 @@ def test_measured_attempts_come_with_the_number_of_their_trial_some_trials_at_a_
     assert attempts[0][1].outcome is Outcome.OUT_OF_MEMORY
     assert [number for number, _ in store.attempts.measured(1, num_trials=1)] == [1]
     assert [number for number, _ in store.attempts.measured(1, after=ids[1])] == [3]
+
+
+def test_measured_trials_of_a_chart_are_spread_over_their_errors_and_include_the_worst(store: Store) -> None:
+    ids = new_study(store, 60)
+    rows = [{"study_id": 1, "trial_id": trial_id, "peak_error_pct": float(at)} for at, trial_id in enumerate(ids)]
+    for at in (3, 4, 5):
+        rows[at] |= {"num_oom": 1, "least_excess_pct": 10.0 * at}
+    for row in rows:
+        with store._database.write() as connection:
+            connection.execute(sa.insert(schema.measured).values(**row))
+    chosen = [ids.index(trial_id) for trial_id in store.attempts.measured_trials(1, 20)]
+    assert chosen == sorted(chosen) and len(chosen) <= 20
+    assert {0, 3, 4, 5, 59} <= {*chosen}, "the least and the largest errors, and those that ran out of memory"
+    assert max(after - before for before, after in pairwise(chosen)) <= 10
+    assert len(store.attempts.measured_trials(1, 1000)) == 60
+    assert store.attempts.measured_trials(2, 20) == []
 
 
 def test_a_run_says_whether_it_was_an_evaluation_that_ran_out_of_memory(store: Store) -> None:

@@ -120,7 +120,7 @@ def test_a_deleted_trial_is_seen_nowhere_and_its_number_is_not_given_again(store
         store.trials.numbered(1, 0)
     objective = Objective(metric="acc")
     assert not store.trials.history(1) and not store.trials.scores(1) and not store.trials.leaders(1, objective)
-    assert [trial.number for trial in store.trials.every(1)] == store.table.numbers(1, "number") == [1]
+    assert [trial.number for trial in store.trials.every(1)] == store.table.order(1, "number").numbers == [1]
     assert store.trials.with_numbers(1, [0, 1, 2]) == [store.trials.get(ids[1])]
     assert store.counts.states(1) == {TrialState.WAITING: 1}
     assert store.removals.deleted_trials() == [ids[0], ids[2]]
