@@ -35,7 +35,7 @@ from benchmarks.throughput import unlike_part
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from estimators.model import Plan
-from placement.exact.search import StagedPlan, search
+from placement.exact.search import search
 from placement.exact.ways import Devices
 from workloads.loading import load_workload
 
@@ -87,7 +87,7 @@ def step_seconds(num_devices: int, batch: int, keep: Callable[[Spread], bool] = 
     kind = gpu("V100-32")
     ways = [way for way in ways_of(Model(48, 4096), [kind], num_devices) if keep(way.spread)]
     plan = search(ways, [Devices(kind.name, num_devices, capacity_bytes(kind))], batch=batch)
-    assert isinstance(plan, StagedPlan), plan.reason
+    assert plan is not None, "no plan fits"
     return plan.seconds
 
 

@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from estimators.axes import Spread
 from placement.exact.search import StagedPlan
-from placement.exact.ways import Amounts, Costs, Devices, PipelineOrder, Way
+from placement.exact.ways import Amounts, Costs, Devices, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,6 @@ class Question:
     ways: list[Way]
     devices: list[Devices]
     batch: int
-    order: PipelineOrder
 
 
 def draw(seed: int, *, num_kinds: int = 1, most_units: int = 6) -> Question:
@@ -44,7 +43,7 @@ def draw(seed: int, *, num_kinds: int = 1, most_units: int = 6) -> Question:
         kinds = tuple(_drawn_costs(source, num_units, equal) for _ in devices)
         spread = Spread(dp_shard=num_ranks) if source.random() < 0.5 else Spread(tp=num_ranks)
         ways.append(Way(spread, micro_batch, kinds, source.choice([None, None, None, 1, 2])))
-    return Question(ways, devices, source.choice([2, 4, 8]), source.choice(["1f1b", "gpipe"]))
+    return Question(ways, devices, source.choice([2, 4, 8]))
 
 
 def _drawn_costs(source: random.Random, num_units: int, equal: bool) -> Costs:
@@ -81,16 +80,14 @@ def settings(question: Question) -> Iterator[tuple[Way, int, int]]:
         for stages in range(1, way.num_units + 1):
             for num in range(1, question.batch + 1):
                 is_whole = num * way.micro_batch * shares == question.batch
-                allowed = way.num_stages in (None, stages) and (question.order == "gpipe" or num >= stages)
+                allowed = way.num_stages in (None, stages) and num >= stages
                 if is_whole and allowed and stages <= sum(kind.count // ranks for kind in question.devices):
                     yield way, stages, num
 
 
-def in_flight(order: PipelineOrder, num_micro_batches: int, stages: int, stage: int) -> int:
+def in_flight(num_micro_batches: int, stages: int, stage: int) -> int:
     """Micro-batches that a stage holds at once."""
-    if stages == 1:
-        return 1
-    return num_micro_batches if order == "gpipe" else min(num_micro_batches, stages - stage)
+    return min(num_micro_batches, stages - stage)
 
 
 def by_trying(question: Question) -> float:
@@ -108,7 +105,7 @@ def _tried(question: Question, way: Way, stages: int, num: int) -> float:
                 continue
             pairs = []
             for index, kind in enumerate(kinds):
-                held = in_flight(question.order, num, stages, index)
+                held = in_flight(num, stages, index)
                 capacity = question.devices[kind].capacity_bytes
                 pairs.append(stage_by_trying(way.costs[kind], bounds[index], bounds[index + 1], held, capacity))
             slowest = max((num - 1) * seconds + once for seconds, once in pairs)
@@ -155,7 +152,7 @@ def price(question: Question, plan: StagedPlan) -> tuple[float, list[float]]:
     for index, (name, ends) in enumerate(zip(plan.devices, accumulate(plan.cut), strict=True)):
         costs, start = way.costs[names.index(name)], ends - plan.cut[index]
         recomputed = {unit for unit in plan.recomputed if start <= unit < ends}
-        held = in_flight(question.order, num, stages, index)
+        held = in_flight(num, stages, index)
         num_bytes, seconds = stage_of(costs, start, ends, held, recomputed)
         sizes.append(num_bytes)
         times.append(seconds)
@@ -196,7 +193,7 @@ def _programmed(question: Question, way: Way, stages: int, num: int) -> float:
         if u:
             program.add({x[u - 1, stages - 1]: 1, x[u, stages - 1]: -1}, -inf, 0)
     for s in range(stages):
-        held = in_flight(question.order, num, stages, s)
+        held = in_flight(num, stages, s)
         room, slowest = {w[s]: costs.restored_bytes}, {t: -1.0}
         for u in range(num_units):
             room[x[u, s]] = costs.state_bytes[u] + held * costs.kept_bytes[u]

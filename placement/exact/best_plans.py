@@ -17,7 +17,7 @@ from estimators.memory import Margin
 from estimators.model import Plan, Prediction
 from estimators.pipelining.schedules import SCHEDULES
 from placement.exact.candidate_ways import CandidateWays, StageUnits, slowest_links
-from placement.exact.search import StagedPlan, search_or_none
+from placement.exact.search import StagedPlan, search
 from placement.exact.ways import Devices, Way
 from placement.model import Cluster
 from placement.option import Evidence, Option
@@ -93,9 +93,7 @@ class ExactSearch:
         ways = self._known[most]
         devices = [offer.devices(most, self._question.margin, factor) for offer in self._offers]
         alone, piped = (
-            search_or_none(
-                [way for way in ways if (way.num_stages == 1) == is_alone], devices, batch=self._question.batch
-            )
+            search([way for way in ways if (way.num_stages == 1) == is_alone], devices, batch=self._question.batch)
             for is_alone in (True, False)
         )
         options = [self._option_of(alone, ways, most)] if alone else []
@@ -105,7 +103,7 @@ class ExactSearch:
         return min(options, key=lambda option: option.comparable_seconds, default=None)
 
     def _option_of(self, plan: StagedPlan, ways: Sequence[Way], most: int) -> Option:
-        key = replace(plan.spread, pp=1, schedule="1f1b"), plan.micro_batch, len(plan.cut)
+        key = replace(plan.spread, pp=1), plan.micro_batch, len(plan.cut)
         way = next(way for way in ways if (way.spread, way.micro_batch, way.num_stages) == key)
         offered_mib = {offer.name: offer.offered_mib(most) for offer in self._offers}
         return _Made(plan, way, self._ways, self._kinds, offered_mib, self._question).option()

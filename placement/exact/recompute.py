@@ -3,7 +3,7 @@
 This is a knapsack. Units that save the same bytes for the same time are of one type; a model has few types, and only
 the number of each type matters. With one type the answer is the smallest number that is enough. With more, all numbers
 are combined into the Pareto front of (bytes saved, seconds), built once for each combination of counts. A front of more
-than ``MOST_POINTS`` points is thinned: a choice is then still valid, but may not be the fastest, and is marked as such.
+than ``MOST_POINTS`` points is thinned: a choice is then still valid, but may not be the fastest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class _Front:
     seconds: Amounts
     numbers: npt.NDArray[np.int32]
     origins: _Counts
-    is_exact: bool = True
 
 
 _EMPTY = _Front(np.zeros(1), np.zeros(1), np.zeros(1, np.int32), np.zeros(1, np.int64))
@@ -55,7 +54,6 @@ class Recompute:
         self._before = np.concatenate([np.zeros((len(rows), 1), np.int64), rows.cumsum(axis=1)], axis=1)
         self._fronts: dict[tuple[int, ...], _Front] = {}
         self._num_points = 0
-        self.is_exact = True
 
     @property
     def num_types(self) -> int:
@@ -142,7 +140,6 @@ class Recompute:
                 self._fronts, self._num_points = {}, 0
             self._fronts[counts] = front
             self._num_points += len(front.seconds)
-            self.is_exact &= front.is_exact
         return front
 
 
@@ -161,9 +158,7 @@ def _extended(front: _Front, count: int, saved_bytes: float, seconds: float) -> 
     cheapest = np.minimum.accumulate(all_seconds[order])
     is_better = np.concatenate([[True], cheapest[1:] < cheapest[:-1]])
     places = order[is_better][::-1]
-    is_exact = front.is_exact
     if len(places) > MOST_POINTS:
         places = places[np.linspace(0, len(places) - 1, MOST_POINTS).astype(np.int64)]
-        is_exact = False
     origins, numbers = np.divmod(places, count + 1)
-    return _Front(all_saved[places], all_seconds[places], numbers.astype(np.int32), origins, is_exact)
+    return _Front(all_saved[places], all_seconds[places], numbers.astype(np.int32), origins)

@@ -32,8 +32,7 @@ _Bound = Literal["exact", "below", "above"]
 class CutStage:
     """Units [start, end) on one kind of devices, those of them that are recomputed, and the bytes of one rank.
 
-    Each micro-batch takes ``seconds``, including ``recompute_seconds`` for recompute; ``once_seconds`` pass once in a
-    step. Recompute makes the stage hold ``saved_bytes`` less.
+    Each micro-batch takes ``seconds``, with recompute; ``once_seconds`` pass once in a step.
     """
 
     start: int
@@ -41,10 +40,8 @@ class CutStage:
     kind: int
     recomputed: tuple[int, ...]
     seconds: float
-    recompute_seconds: float
     once_seconds: float
     peak_bytes: float
-    saved_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +327,6 @@ def _stage(
         kind=kind,
         recomputed=recomputed,
         seconds=seconds,
-        recompute_seconds=extra,
         once_seconds=once,
         peak_bytes=peak - saved,
-        saved_bytes=saved,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from math import prod
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,6 @@ import numpy.typing as npt
 from estimators.axes import SHARES, Spread
 
 Amounts = npt.NDArray[np.float64]
-PipelineOrder = Literal["gpipe", "1f1b"]
 
 _MAY_BE_INFINITE = "recompute_seconds"
 
@@ -123,7 +121,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedWay:
-    """A way with a number of stages. All stages run ``num_micro_batches`` in this order.
+    """A way with a number of stages, which run ``num_micro_batches`` as 1F1B does.
 
     No cut makes the times of all stages add up to less than ``least_seconds``, or a step faster than ``bound_seconds``.
     ``index`` is that of the way among those given.
@@ -132,7 +130,6 @@ class StagedWay:
     way: Way
     num_stages: int
     num_micro_batches: int
-    order: PipelineOrder
     least_seconds: float
     bound_seconds: float
     index: int
@@ -148,14 +145,11 @@ class StagedWay:
 
         Without a pipeline there is one at a time.
         """
-        ahead = np.arange(1.0, self.num_stages + 1)
-        held: Amounts = np.full_like(ahead, self.num_micro_batches)
-        return held if self.order == "gpipe" and self.num_stages > 1 else np.minimum(ahead, held)
+        held: Amounts = np.minimum(np.arange(1.0, self.num_stages + 1), self.num_micro_batches)
+        return held
 
 
-def list_staged_ways(
-    ways: Sequence[Way], devices: Sequence[Devices], batch: int, order: PipelineOrder
-) -> list[StagedWay]:
+def list_staged_ways(ways: Sequence[Way], devices: Sequence[Devices], batch: int) -> list[StagedWay]:
     """The ways that divide ``batch``, with each number of stages that needs no more devices than there are.
 
     All ranks of a stage are on devices of one kind. 1F1B needs a micro-batch for each stage.
@@ -165,17 +159,14 @@ def list_staged_ways(
         if len(way.costs) != len(devices):
             raise ValueError(f"a way must have costs on each of {len(devices)} kinds of devices, got {len(way.costs)}")
         num, rest = divmod(batch, way.samples)
-        most = min(way.num_units, sum(kind.count // way.num_ranks for kind in devices))
-        most = min(most, num) if order == "1f1b" else most
+        most = min(way.num_units, num, sum(kind.count // way.num_ranks for kind in devices))
         if num and not rest and most >= (way.num_stages or 1):
             numbers = range(1, most + 1) if way.num_stages is None else [way.num_stages]
-            staged_ways += _with_stages(way, numbers, num, order, index)
+            staged_ways += _with_stages(way, numbers, num, index)
     return staged_ways
 
 
-def _with_stages(
-    way: Way, numbers: Iterable[int], num_micro_batches: int, order: PipelineOrder, index: int
-) -> Iterator[StagedWay]:
+def _with_stages(way: Way, numbers: Iterable[int], num_micro_batches: int, index: int) -> Iterator[StagedWay]:
     """The way with each of these numbers of stages.
 
     With T(s) for the seconds of a micro-batch on stage s and U(s) for those that pass once, a step takes Σ T + max ((m
@@ -190,4 +181,4 @@ def _with_stages(
     for num in numbers:
         least = total + (num - 1) * message if num > 1 else total
         largest = max((more * least + update) / num, slowest) + closing
-        yield StagedWay(way, num, num_micro_batches, order, least, least + largest, index)
+        yield StagedWay(way, num, num_micro_batches, least, least + largest, index)

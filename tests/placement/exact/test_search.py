@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from itertools import permutations
 from math import inf
 from typing import Any
 
@@ -16,21 +15,20 @@ from hypothesis import strategies as st
 from benchmarks.planning.oracle import Question, by_programming, by_trying, draw, price
 from estimators.axes import Spread
 from estimators.model import Plan
-from placement.exact.search import StagedPlan, front, search
+from placement.exact.search import StagedPlan, search
 from placement.exact.ways import Costs, Devices, Way
-from placement.option import NoPlan
 from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
 
 NEVER = inf
 
 
-def answer_of(question: Question) -> StagedPlan | NoPlan:
-    return search(question.ways, question.devices, batch=question.batch, order=question.order)
+def answer_of(question: Question) -> StagedPlan | None:
+    return search(question.ways, question.devices, batch=question.batch)
 
 
 def seconds(question: Question) -> float:
     plan = answer_of(question)
-    return plan.seconds if isinstance(plan, StagedPlan) else inf
+    return inf if plan is None else plan.seconds
 
 
 def row(amount: float, num_units: int) -> list[float]:
@@ -58,8 +56,8 @@ def one_way(costs: Costs, num_stages: int | None = None) -> Way:
     return Way(Spread(), 1, (costs,), num_stages)
 
 
-def plan_of(plan: StagedPlan | NoPlan) -> StagedPlan:
-    assert isinstance(plan, StagedPlan), plan
+def plan_of(plan: StagedPlan | None) -> StagedPlan:
+    assert plan is not None
     return plan
 
 
@@ -81,7 +79,7 @@ def test_a_plan_costs_what_it_says_and_fits() -> None:
     for seed in range(2000, 2150):
         question = draw(seed, num_kinds=1 + seed % 2)
         plan = answer_of(question)
-        if isinstance(plan, StagedPlan):
+        if plan is not None:
             num_found += 1
             capacity_bytes = {device.name: device.capacity_bytes for device in question.devices}
             expected_seconds, sizes = price(question, plan)
@@ -89,27 +87,6 @@ def test_a_plan_costs_what_it_says_and_fits() -> None:
             assert list(plan.peak_bytes) == sizes
             assert all(size <= capacity_bytes[name] for size, name in zip(sizes, plan.devices, strict=True))
     assert num_found > 100
-
-
-def test_the_front_has_the_fastest_plan_for_every_number_of_devices_and_all_memory() -> None:
-    for seed in range(12):
-        question = draw(seed, most_units=4)
-        (device,) = question.devices
-        plans = front(question.ways, question.devices, batch=question.batch, order=question.order, step_bytes=1)
-        for count in range(1, device.count + 1):
-            for capacity_bytes in range(10, device.capacity_bytes + 1, 7):
-                smaller = replace(question, devices=[Devices("", count, capacity_bytes)])
-                fits = [plan for plan in plans if plan.num_ranks <= count and plan.largest_bytes <= capacity_bytes]
-                assert min((fit.seconds for fit in fits), default=inf) == pytest.approx(by_trying(smaller))
-
-
-def test_no_plan_of_the_front_is_better_than_another() -> None:
-    for seed in range(20):
-        question = draw(seed, num_kinds=1 + seed % 2)
-        plans = front(question.ways, question.devices, batch=question.batch, order=question.order, step_bytes=1)
-        costs = [(plan.num_ranks, plan.largest_bytes, plan.seconds) for plan in plans]
-        for costs_of_plan, other in permutations(costs, 2):
-            assert any(mine < theirs for mine, theirs in zip(other, costs_of_plan, strict=True))
 
 
 QUESTIONS = st.builds(draw, st.integers(0, 10_000), num_kinds=st.integers(1, 2))
@@ -172,7 +149,6 @@ def test_only_as_many_units_are_recomputed_as_must_be() -> None:
     plan = plan_of(search([one_way(equal_units(6), 1)], [Devices("", 1, 62)], batch=2))
     assert plan.recomputed == (0, 1)
     assert plan.seconds == 2 * (6 * 3 + 2)
-    assert "recompute of units 0-1 saves" in plan.reason and "for 11 % time" in plan.reason
 
 
 def test_the_stage_with_more_micro_batches_in_flight_is_on_the_larger_memory() -> None:
@@ -194,30 +170,23 @@ def test_1f1b_has_a_micro_batch_for_every_stage() -> None:
     assert len(plan.cut) == 2
 
 
-def test_one_stage_holds_one_micro_batch_in_either_order() -> None:
+def test_one_stage_holds_one_micro_batch() -> None:
     devices = [Devices("", 1, 6 * 4 + 6 * 8)]
-    for order in ("1f1b", "gpipe"):
-        assert not plan_of(search([one_way(equal_units(6))], devices, batch=8, order=order)).recomputed
+    assert not plan_of(search([one_way(equal_units(6))], devices, batch=8)).recomputed
 
 
 def test_the_spread_and_micro_batches_are_those_of_a_plan_that_ranks_can_be_given() -> None:
     for seed in range(50):
         question = draw(seed)
         staged = answer_of(question)
-        if isinstance(staged, StagedPlan):
+        if staged is not None:
             plan = Plan(staged.micro_batch, staged.num_micro_batches, **staged.spread.values)
             assert (plan.batch, plan.world_size) == (question.batch, staged.num_ranks)
 
 
-def test_a_refusal_says_how_much_memory_would_be_enough() -> None:
-    answer = search([one_way(equal_units(6), 2)], [Devices("T4", 2, 20)], batch=2)
-    assert isinstance(answer, NoPlan)
-    assert "no plan fits on 2 × T4" in answer.reason and "would need" in answer.reason
-
-
-def test_a_batch_that_no_way_divides_is_refused() -> None:
-    answer = search([Way(Spread(), 4, (equal_units(4),))], [Devices("T4", 2, 1000)], batch=6)
-    assert isinstance(answer, NoPlan) and "divides a batch of 6" in answer.reason
+def test_there_is_no_plan_that_fits_nowhere_or_does_not_divide_the_batch() -> None:
+    assert search([one_way(equal_units(6), 2)], [Devices("T4", 2, 20)], batch=2) is None
+    assert search([Way(Spread(), 4, (equal_units(4),))], [Devices("T4", 2, 1000)], batch=6) is None
 
 
 def test_a_way_needs_costs_for_every_kind_of_devices() -> None:
@@ -232,11 +201,10 @@ def unlike_units(num_units: int, seed: int) -> Iterator[tuple[str, Any]]:
     yield "recomputed_kept_bytes", source.uniform(1, 2, num_units)
 
 
-def test_a_plan_that_may_not_be_the_fastest_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_fits_also_where_not_all_choices_of_recompute_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = equal_units(12, **dict(unlike_units(12, 0)))
     devices = [Devices("", 1, 100)]
     exact = plan_of(search([one_way(costs, 1)], devices, batch=1))
     monkeypatch.setattr("placement.exact.recompute.MOST_POINTS", 3)
     thinned = plan_of(search([one_way(costs, 1)], devices, batch=1))
-    assert exact.is_exact and not thinned.is_exact
-    assert exact.seconds <= thinned.seconds and thinned.largest_bytes <= 100
+    assert exact.seconds < thinned.seconds and max(thinned.peak_bytes) <= 100

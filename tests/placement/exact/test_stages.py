@@ -15,7 +15,7 @@ from placement.exact.ways import StagedWay, list_staged_ways
 
 def divided(seed: int) -> tuple[Question, list[StagedWay]]:
     question = draw(seed)
-    return question, list_staged_ways(question.ways, question.devices, question.batch, question.order)
+    return question, list_staged_ways(question.ways, question.devices, question.batch)
 
 
 def all_sums(question: Question, staged: StagedWay) -> list[Optimum]:
@@ -25,7 +25,7 @@ def all_sums(question: Question, staged: StagedWay) -> list[Optimum]:
     for ends in combinations(range(1, costs.num_units), stages - 1):
         pairs = []
         for index, (start, end) in enumerate(pairwise([0, *ends, costs.num_units])):
-            held = in_flight(staged.order, num, stages, index)
+            held = in_flight(num, stages, index)
             pairs.append(stage_by_trying(costs, start, end, held, device.capacity_bytes))
         times, once = np.array(pairs).T
         if np.isfinite(times).all():
@@ -44,7 +44,7 @@ def test_no_cut_of_a_staged_way_is_faster_than_the_one_found(seeds: range) -> No
             assert not may_be_slower
 
 
-@pytest.mark.parametrize("seed", [128, 152])
+@pytest.mark.parametrize("seed", [11, 253])
 def test_the_fastest_step_may_not_have_the_smallest_maximum(seed: int) -> None:
     question, ways = divided(seed)
     num_traded = 0

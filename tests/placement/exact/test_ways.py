@@ -27,7 +27,7 @@ def costs(num_units: int = 3, **others: Any) -> Costs:
 @given(st.integers(0, 10_000))
 def test_no_plan_is_faster_than_the_bounds(seed: int) -> None:
     question = draw(seed, num_kinds=1 + seed % 2, most_units=5)
-    ways = list_staged_ways(question.ways, question.devices, question.batch, question.order)
+    ways = list_staged_ways(question.ways, question.devices, question.batch)
     bound_seconds = min((way.bound_seconds for way in ways), default=np.inf)
     assert bound_seconds <= by_trying(question) * (1 + 1e-9)
 
@@ -35,7 +35,7 @@ def test_no_plan_is_faster_than_the_bounds(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_all_numbers_of_stages_and_micro_batches_are_examined(seed: int) -> None:
     question = draw(seed, num_kinds=1 + seed % 2)
-    ways = list_staged_ways(question.ways, question.devices, question.batch, question.order)
+    ways = list_staged_ways(question.ways, question.devices, question.batch)
     tried = [(way.way, way.num_stages, way.num_micro_batches) for way in ways]
     assert set(tried) == set(settings_of(question)) and len(tried) == len(set(tried))
 
@@ -75,6 +75,6 @@ def test_all_kinds_of_devices_have_costs_for_the_same_units() -> None:
 
 
 def test_a_way_for_some_number_of_stages_is_not_divided_otherwise() -> None:
-    ways = list_staged_ways([Way(Spread(tp=2), 1, (costs(),), 3)], [Devices("", 8, 1)], 6, "1f1b")
+    ways = list_staged_ways([Way(Spread(tp=2), 1, (costs(),), 3)], [Devices("", 8, 1)], 6)
     assert [way.num_stages for way in ways] == [3]
     assert ways[0].num_ranks == 6

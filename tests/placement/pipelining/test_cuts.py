@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations, pairwise
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 from estimators.pipelining.passes import PipelineSchedule
 from estimators.pipelining.schedules import SCHEDULES
-from placement.exact.ways import PipelineOrder
 from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, smallest_cut
 from placement.pipelining.simulator import StageCost, simulate_step
 
 SECONDS = st.integers(0, 20).map(float)
 PIECES = st.builds(Piece, SECONDS, SECONDS, st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
-NAMES: tuple[PipelineOrder, ...] = ("gpipe", "1f1b")
+NAMES: tuple[Literal["gpipe", "1f1b"], ...] = ("gpipe", "1f1b")
 SCHEDULE = st.sampled_from(NAMES)
 
 
