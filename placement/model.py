@@ -157,3 +157,8 @@ class Placement:
     devices: tuple[str, ...]
     reason: str
     choice: int = 0
+
+
+def plural(number: int, noun: str) -> str:
+    """A number of things in words, such as ``1 device``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -27,14 +27,20 @@ class Users:
         is_service: bool = False,
         email: str = "",
         password: str | None = None,
+        role: str | None = None,
+        project: str = "default",
     ) -> JsonObject:
         """Add a user, and return it with the secret of its first token, which nothing shows again.
 
-        The first user must be an admin. Raises ``InvalidInput`` and ``Conflict``.
+        With a ``role`` the user gets it in the project. The first user must be an admin. Raises ``InvalidInput`` and
+        ``Conflict``.
         """
         kind = "service" if is_service else "person"
         body = {"name": name, "kind": kind, "is_admin": is_admin, "email": email, "password": password}
-        return self._http.request("POST", "/v1/users", json=body)
+        made = self._http.request("POST", "/v1/users", json=body)
+        if role is not None:
+            self.grant(name, role, project)
+        return made
 
     def change(self, name: str, **changes: Any) -> JsonObject:
         """Change is_admin, email, password, is_disabled, or the quotas devices, trials, device_hours (a month) and

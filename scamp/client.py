@@ -251,9 +251,26 @@ class Client:
         values = {name: [spec.get(name) for spec in specs] for name in names}
         return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
 
-    def clone(self, study_id: int, *, name: str | None = None, spec: Mapping[str, Any] | None = None) -> JsonObject:
-        """Submit a study again, with the same files, and return the new one. ``spec``: what is run instead."""
-        headers = {"Idempotency-Key": str(uuid.uuid4())}
+    def clone(
+        self,
+        study_id: int,
+        *,
+        name: str | None = None,
+        changes: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ) -> JsonObject:
+        """Submit a study again, with the same files, and return the new one.
+
+        ``changes`` are options of it with other values, such as ``{"budget.trials": 40}``; None removes one. ``spec``
+        is what is run instead of the study. Raises ``InvalidInput`` and ``NotFound``.
+        """
+        from scamp.user_code.provenance import copied_headers
+
+        headers = {"Idempotency-Key": str(uuid.uuid4()), **copied_headers(self.provenance(study_id))}
+        if changes:
+            from scamp.study_file import load, with_options  # here, as YAML takes a while to import
+
+            spec = with_options(load(self.study_file(study_id)) if spec is None else spec, changes)
         if spec is None:
             return self._http.change("POST", f"/v1/studies/{study_id}:clone", json={"name": name}, headers=headers)
         content = _json_of({"spec": {**spec, **({"name": name} if name else {})}, "code_of": study_id})

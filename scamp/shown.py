@@ -20,6 +20,12 @@ def shown_metric(metric: str, value: float) -> str:
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.5g}"
 
 
+def shown_mib(num_bytes: float) -> str:
+    """Bytes as MiB without the unit: with one decimal, and below 1 with two significant digits."""
+    mib = num_bytes / 2**20
+    return f"{mib:.1f}" if mib >= 0.95 or not mib else f"{mib:.2g}"
+
+
 def shown_value(value: Any) -> str:
     """The value of a parameter in a line; lists and repeated blocks as JSON."""
     if isinstance(value, float):

@@ -67,21 +67,36 @@ def changed(study: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     data = deepcopy(dict(study))
     for change in changes:
         path, equals, text = change.partition("=")
-        *outer, last = path.split(".")
-        if not equals or not all((*outer, last)):
+        if not equals or not all(path.split(".")):
             raise InvalidInput(f"a change is KEY=VALUE, such as budget.trials=40; got {change!r}")
-        place: Any = data
-        for part in outer:
-            place = _entry(place, part) if isinstance(place, dict) else _item(place, part, change)
-        key: Any = last
-        if not isinstance(place, dict):
-            _item(place, last, change)
-            key = int(last)
-        if text:
-            place[key] = load(text)
-        elif isinstance(place, list) or key in place:
-            del place[key]
+        _put(data, path, load(text) if text else _NOTHING)
     return data
+
+
+def with_options(study: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The study with other values of options such as ``budget.trials``; None removes one. Raises ``InvalidInput``."""
+    data = deepcopy(dict(study))
+    for path, value in options.items():
+        _put(data, path, _NOTHING if value is None else value)
+    return data
+
+
+_NOTHING = object()
+
+
+def _put(data: Any, path: str, value: Any) -> None:
+    """Set or remove what is at a path such as ``budget.trials``."""
+    *outer, last = path.split(".")
+    for part in outer:
+        data = _entry(data, part) if isinstance(data, dict) else _item(data, part, path)
+    key: Any = last
+    if not isinstance(data, dict):
+        _item(data, last, path)
+        key = int(last)
+    if value is not _NOTHING:
+        data[key] = value
+    elif isinstance(data, list) or key in data:
+        del data[key]
 
 
 def _entry(mapping: dict[str, Any], key: str) -> Any:
@@ -91,11 +106,11 @@ def _entry(mapping: dict[str, Any], key: str) -> Any:
     return mapping.setdefault(key, {})
 
 
-def _item(values: Any, key: str, change: str) -> Any:
+def _item(values: Any, key: str, path: str) -> Any:
     if not isinstance(values, list) or not key.isdecimal() or int(key) >= len(values):
         text = repr(values)
         raise InvalidInput(
-            f"{change!r} does not fit the study: there is no {key} in {text if len(text) <= 60 else text[:57] + '…'}"
+            f"{path!r} does not fit the study: there is no {key} in {text if len(text) <= 60 else text[:57] + '…'}"
         )
     return values[int(key)]
 

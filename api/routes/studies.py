@@ -49,6 +49,15 @@ IdempotencyKey = Annotated[
     str | None, Header(description="any unique text; a repeated request with the same key has one effect")
 ]
 
+Provenance = Annotated[
+    str | None,
+    Header(
+        alias="Scamp-Provenance",
+        max_length=4000,
+        description="where it comes from, as JSON: `command`, git `commit`, and `is_changed` since that commit",
+    ),
+]
+
 
 @router.post(
     "/studies",
@@ -64,14 +73,7 @@ async def create_study(
     admission: TheAdmission,
     access: TheAccess,
     idempotency_key: IdempotencyKey = None,
-    provenance: Annotated[
-        str | None,
-        Header(
-            alias="Scamp-Provenance",
-            max_length=4000,
-            description="where it comes from, as JSON: `command`, git `commit`, and `is_changed` since that commit",
-        ),
-    ] = None,
+    provenance: Provenance = None,
 ) -> StudyDetail:
     """Submit a study, as JSON or as a form. It starts by itself. `Location` has its address."""
     content_type = check_content_type(request.headers)
@@ -238,9 +240,10 @@ def clone_study(
     settings: TheSettings,
     access: TheAccess,
     idempotency_key: IdempotencyKey = None,
+    provenance: Provenance = None,
 ) -> StudyDetail:
     """Submit a study again, with the same spec and files, and a name of its own if one is given."""
-    original = store.studies.get(study_id)
+    original, source = store.studies.get(study_id), provenance_of(provenance)
     spec = _spec_to_run_again(original, clone.name)
     settings.expect_priority(spec.project, spec.priority)
     store.users.expect_priority(access.name, spec.priority)
@@ -249,6 +252,8 @@ def clone_study(
     study = store.studies.create(
         spec.to_json(), code=original.code, idempotency_key=key, warnings=original.warnings, now=time.time()
     )
+    files = {name: value for name, value in store.studies.provenance(study_id).items() if name != "command"}
+    store.studies.note_provenance(study.id, files | source | {"packages": package_versions()})
     response.headers["Location"] = f"/v1/studies/{study.id}"
     return _detail(store, study)
 

@@ -179,7 +179,9 @@ def list_changes(
 def get_usage(
     store: TheStore,
     access: TheAccess,
-    first: Annotated[date | None, Query(description="first day (UTC); default: the first of this month")] = None,
+    first: Annotated[
+        date | None, Query(description="first day (UTC); default: the first of this month, or of its week")
+    ] = None,
     last: Annotated[date | None, Query(description="last day (UTC); default: today")] = None,
     by: Annotated[Period, Query(description="periods by which it is summed up")] = Period.MONTH,
 ) -> list[UseView]:
@@ -187,7 +189,7 @@ def get_usage(
     now = time.time()
     last = last or day_of(now)
     sums: dict[tuple[date, str, str], DeviceTime] = {}
-    for use in store.usage.of_days(first or last.replace(day=1), last, now=now):
+    for use in store.usage.of_days(first or by.first_day(last.replace(day=1)), last, now=now):
         if access.projects is None or use.project in access.projects:
             key = by.first_day(use.day), use.project, use.owner
             sums[key] = sums.get(key, DeviceTime()) + use.time

@@ -95,12 +95,13 @@ export function toMib(bytes) {
 }
 
 /**
- * MiB without the unit: one decimal below 100.
+ * MiB without the unit: one decimal below 100, and two significant digits below 1.
  * @param {Maybe} value
  * @returns {string}
  */
 export function mib(value) {
   if (value === null || value === undefined || value === 0) return NONE;
+  if (value < 0.95) return String(Number(value.toPrecision(2)));
   return value < 100 ? value.toFixed(1) : grouped.format(value);
 }
 
@@ -112,7 +113,7 @@ export function mib(value) {
 export function mibWords(value) {
   if (value === null || value === undefined) return NONE;
   if (value >= 10 * 1024) return `${(value / 1024).toFixed(1)} GiB`;
-  return `${value < 10 && !Number.isInteger(value) ? value.toFixed(1) : grouped.format(value)} MiB`;
+  return `${value < 10 && !Number.isInteger(value) ? mib(value) : grouped.format(value)} MiB`;
 }
 
 /**
@@ -257,6 +258,7 @@ export function microBatch(plan) {
 export function planWords(trial) {
   if (!trial.plan_text) {
     if (trial.state === "INFEASIBLE") return "No plan fits";
+    if (trial.state === "COMPLETED") return "It was measured elsewhere, not trained here";
     return TERMINAL.has(trial.state) ? "It ended before it had a plan" : "No plan yet";
   }
   return `${trial.plan_text}; effective batch ${count(trial.batch)}`;

@@ -6,7 +6,7 @@ import { aside, card, fillRows, scrolling, tableHead } from "./elements/card.js"
 import { copyButton } from "./elements/copy_button.js";
 import { byId, h, keyed, setText } from "./elements/dom.js";
 import { guarded } from "./elements/notices.js";
-import { dateTime, detailWords, num } from "./format.js";
+import { dateTime, detailWords, num, plural } from "./format.js";
 import { required } from "./required.js";
 
 /** @import { AuditView, MeView, NewTokenView, NewUserView, TokenView, UseView, UserView } from "./answers.d.ts" */
@@ -15,7 +15,23 @@ import { required } from "./required.js";
 const ROLES = ["viewer", "editor", "admin"];
 const CHANGES = 100; // of the audit log, the newest
 const EVERY_MS = 5000;
-const PAST_MONTHS = 2; // before this one, of the use of devices
+
+/**
+ * Periods by which the use of devices is summed up: how many there are before this one, and the day with which that many
+ * periods before this one begin.
+ * @type {Record<string, {past: number, firstDay: (today: Date, before: number) => Date}>}
+ */
+const PERIODS = {
+  month: {
+    past: 2,
+    firstDay: (today, before) => new Date(Date.UTC(today.getUTCFullYear(), today.getUTCMonth() - before, 1)),
+  },
+  week: {
+    past: 4,
+    firstDay: (today, before) => new Date(today.getTime() - DAY_MS * (((today.getUTCDay() + 6) % 7) + 7 * before)),
+  },
+};
+const DAY_MS = 86_400_000;
 
 /**
  * @param {string} method
@@ -30,6 +46,7 @@ function send(method, path, body) {
 
 /** @typedef {{users: UserView[], tokens: TokenView[], uses: UseView[], changes: AuditView[]}} Team what the tables show */
 
+let period = "month"; // by which the use of devices is shown
 let drawn = ""; // who one is, and whether there are users, as the cards were made for; as JSON
 /** @type {((team: Team) => void)[]} */
 let fills = []; // functions that fill the tables and the choices of the cards
@@ -41,7 +58,9 @@ async function load() {
   const [users, tokens, uses, changes] = await Promise.all([
     request("/v1/users"),
     request(`/v1/tokens${everybody}`),
-    request("/v1/usage?by=month&first=" + firstOfMonth(PAST_MONTHS)),
+    request(
+      `/v1/usage?by=${period}&first=${PERIODS[period].firstDay(new Date(), PERIODS[period].past).toISOString().slice(0, 10)}`,
+    ),
     me.may_manage ? request(`/v1/audit?limit=${CHANGES}`) : { items: [] },
   ]);
   draw(me, { users, tokens, uses, changes: changes.items });
@@ -93,7 +112,7 @@ function usersCard(me, isFirst) {
       const words = user.disabled_at === null ? "Disable" : "Enable";
       const change = () => send("PATCH", `/v1/users/${user.name}`, { is_disabled: user.disabled_at === null });
       const name = user.kind === "service" ? `${user.name} (service)` : user.name;
-      const quotas = LIMITS.filter(([key]) => user[key] !== null).map(([key, unit]) => `${num(user[key])} ${unit}`);
+      const quotas = LIMITS.filter(([key]) => user[key] !== null).map(([key, words]) => words(user[key] ?? 0));
       const button = me.may_manage ? () => action(words, `${words} ${user.name}`, change) : "";
       return [
         name,
@@ -141,12 +160,12 @@ function grantForm() {
   return forUsers(made, name);
 }
 
-/** @type {["devices" | "trials" | "device_hours" | "max_priority", string][]} */
+/** @type {["devices" | "trials" | "device_hours" | "max_priority", (quota: number) => string][]} */
 const LIMITS = [
-  ["devices", "devices"],
-  ["trials", "trials"],
-  ["device_hours", "device-hours a month"],
-  ["max_priority", "as priority"],
+  ["devices", (quota) => plural(quota, "device")],
+  ["trials", (quota) => plural(quota, "trial")],
+  ["device_hours", (quota) => `${num(quota)} device-hours a month`],
+  ["max_priority", (quota) => `${num(quota)} as priority`],
 ];
 
 function quotaForm() {
@@ -180,25 +199,27 @@ function forUsers(made, name) {
 }
 
 function usesCard() {
-  const heads = ["Month", "Project", "Owner", "Device-hours"];
+  const heads = ["From", "Project", "Owner", "Device-hours"];
   const rows = table("uses", heads, "No device was used in this time.", ({ uses }) =>
-    uses.map(({ period, project, owner, device_hours: hours }) => [
-      period.slice(0, 7),
+    uses.map(({ period: from, project, owner, device_hours: hours }) => [
+      from,
       project || "–",
       owner || "–",
       num(hours),
     ]),
   );
-  return card(
-    { id: "uses", title: "Device-hours", beside: aside("uses", `this month and the ${PAST_MONTHS} before`) },
-    rows,
-  );
-}
-
-/** @param {number} before how many months before this one, in UTC */
-function firstOfMonth(before) {
-  const today = new Date();
-  return new Date(Date.UTC(today.getUTCFullYear(), today.getUTCMonth() - before, 1)).toISOString().slice(0, 10);
+  const by = choice("by", "period", Object.keys(PERIODS));
+  const select = required(by.querySelector("select"));
+  const beside = aside("uses");
+  const tell = () => setText(beside, `this ${period} and the ${PERIODS[period].past} before`);
+  select.value = period;
+  select.addEventListener("change", () => {
+    period = select.value;
+    tell();
+    void guarded(load);
+  });
+  tell();
+  return card({ id: "uses", title: "Device-hours", beside: [beside, h("span", { class: "tools" }, by)] }, rows);
 }
 
 /** @param {MeView} me */
@@ -206,7 +227,8 @@ function tokensCard(me) {
   const heads = ["User", "Token", "May", "Expires", "Last used", ""];
   const rows = table("tokens", heads, "There are no tokens.", ({ tokens }) =>
     tokens.map((token) => {
-      const may = token.project === null ? token.role : `${token.role} in ${token.project}`;
+      const most = token.role === "admin" ? "as its user" : `at most as ${token.role}`;
+      const may = token.project === null ? most : `${most}, in ${token.project}`;
       const revoke = () =>
         action("Revoke", `Revoke ${token.name} of ${token.user}`, () => send("DELETE", `/v1/tokens/${token.id}`));
       const expires = token.expires_at === null ? "never" : day(token.expires_at);

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
 
+from placement.model import plural
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 
 DEFAULT_PROJECT = "default"
@@ -153,16 +154,18 @@ def admit(
     for claim in claims:
         for holder, quota in quotas[claim.id].items():
             if quota.devices is not None and claim.num_ranks > quota.devices:
-                why = f"it needs {claim.num_ranks} devices, and may never use more than {quota.devices} at once"
+                why = (
+                    f"it needs {plural(claim.num_ranks, 'device')}, and may never use more than {quota.devices} at once"
+                )
                 over_quota[claim.id] = _words(holder, why)
     for claim in _in_order([claim for claim in claims if claim.id not in over_quota], held, projects):
         for holder, quota in quotas[claim.id].items():
             if holder in blocked:
                 continue
             if quota.devices is not None and devices[holder] + claim.num_ranks > quota.devices:
-                blocked[holder] = f"{quota.devices} devices at once{held.held_by(holder)}"
+                blocked[holder] = f"{plural(quota.devices, 'device')} at once{held.held_by(holder)}"
             elif quota.trials is not None and trials[holder] >= quota.trials:
-                blocked[holder] = f"{quota.trials} trials at once{held.held_by(holder)}"
+                blocked[holder] = f"{plural(quota.trials, 'trial')} at once{held.held_by(holder)}"
             elif why := held.used_up(holder, quota):
                 blocked[holder] = why
         if blocking := next((holder for holder in quotas[claim.id] if holder in blocked), None):

@@ -34,6 +34,7 @@ from estimators.axes import Spread
 from estimators.devices.assumed import ASSUMED_CPU
 from estimators.learned_seconds import factor_for
 from estimators.model import Divisions, Layout, Plan
+from placement.model import plural
 from placement.option import NoPlan, Option
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.question import Question, degrees
@@ -110,7 +111,7 @@ class PlanChoice:
             )
         capacities = sorted((device.capacity_mib for device in self._cluster.devices), reverse=True)
         if len(capacities) < plan.world_size:
-            return NoPlan(f"{words} needs {plan.world_size} devices, and there are {len(capacities)}")
+            return NoPlan(f"{words} needs {plural(plan.world_size, 'device')}, and there are {len(capacities)}")
         for layout in plan.layouts:
             if why := self._profile.refusal(layout):
                 return NoPlan(f"{words} cannot be trained: {why}")

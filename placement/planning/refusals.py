@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from estimators.model import Layout
 from estimators.profile import ModelProfile
+from placement.model import plural
 from placement.option import Evidence, NoPlan, Option
 from placement.planning.question import Question
 from placement.planning.rows import Row
@@ -20,7 +21,7 @@ def nothing_allowed(question: Question, rows: Sequence[Row]) -> str:
     constraints, num_devices = question.constraints, len(question.cluster.devices)
     assert constraints.limits
     if (least := constraints.least_ranks) > num_devices:
-        return f"{constraints.words}: this takes {least} devices, and there are {num_devices}"
+        return f"{constraints.words}: this takes {plural(least, 'device')}, and there are {num_devices}"
     refused = (question.profile.refusal(layout) for row in rows for layout in row.layouts)
     if why := next(filter(None, refused), ""):
         return f"{constraints.words}: this cannot be trained: {why}"

@@ -28,11 +28,12 @@ Days = Annotated[float | None, typer.Option(help="days until it expires; 0: it n
 
 
 LIMITS = {
-    "devices": "devices",
-    "trials": "trials",
-    "device_hours": "device-hours",
-    "max_priority": "as priority",
+    "devices": ("device", "devices"),
+    "trials": ("trial", "trials"),
+    "device_hours": ("device-hour", "device-hours"),
+    "max_priority": ("as priority", "as priority"),
 }
+"""Quotas, and the words for one and for several."""
 
 
 @app.command()
@@ -61,7 +62,7 @@ def list_users(address: Address = "", token: Token = "", as_json: AsJson = False
     for row in rows:
         roles = [f"{role} in {project}" for project, role in row["roles"].items()]
         roles = ["admin of the service"] * row["is_admin"] + roles
-        limits = [f"{row[key]:g} {words}" for key, words in LIMITS.items() if row[key] is not None]
+        limits = [f"{row[key]:g} {words[row[key] != 1]}" for key, words in LIMITS.items() if row[key] is not None]
         notes = ["service"] * (row["kind"] == "service") + ["disabled"] * (row["disabled_at"] is not None)
         table.add_row(row["name"], ", ".join(roles), ", ".join(limits), _day(row["created_at"]), ", ".join(notes))
     out.print(table if rows else "there are no users: whoever reaches the service may do everything")
@@ -85,9 +86,8 @@ def add_user(
     """
     client = client_of(address, token, to_change=True)
     secret = typer.prompt("Password", hide_input=True, confirmation_prompt=True) if password else None
-    made = client.users.add(name, is_admin=admin, is_service=service, email=email, password=secret)
-    if role is not None:
-        client.users.grant(name, role, project)
+    kind = {"is_admin": admin, "is_service": service}
+    made = client.users.add(name, **kind, email=email, password=secret, role=role, project=project)
     _show_secret(made["secret"])
 
 
@@ -141,7 +141,8 @@ def list_tokens(
         return
     table = Table("Id", "User", "Name", "May", "Expires", "Last used", "", box=None)
     for row in rows:
-        may = row["role"] + (f" in {row['project']}" if row["project"] else "")
+        may = "as its user" if row["role"] == "admin" else f"at most as {row['role']}"
+        may += f", in {row['project']}" if row["project"] else ""
         revoked = "revoked" if row["revoked_at"] is not None else ""
         expires, used = _day(row["expires_at"], "never"), _day(row["last_used_at"], "never")
         table.add_row(str(row["id"]), row["user"], row["name"], may, expires, used, revoked)

@@ -14,10 +14,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scamp.cli.progress import COLOURS, MIB, device_bars, without_devices
+from scamp.cli.progress import COLOURS, device_bars, without_devices
 from scamp.cli.service import Address, StudyId, Token, client_of
 from scamp.cli.terminal import AsJson, out, plain, whole_number
-from scamp.shown import duration, shown_metric, shown_value
+from scamp.shown import duration, shown_metric, shown_mib, shown_value
 
 app = typer.Typer()
 
@@ -122,7 +122,7 @@ def trial_block(trial: Json, metrics: Sequence[Json]) -> RenderableType:
             str(attempt["attempt"]),
             attempt["plan_short"],
             ", ".join(attempt["devices"]),
-            f"{attempt['expected_bytes'] / MIB:.1f}/{attempt['measured_bytes'] / MIB:.1f}",
+            f"{shown_mib(attempt['expected_bytes'])}/{shown_mib(attempt['measured_bytes'])}",
             "/".join(
                 "–" if seconds is None else f"{1000 * seconds:.3g}"
                 for seconds in (attempt["predicted_step_seconds"], attempt["measured_step_seconds"])
@@ -132,6 +132,10 @@ def trial_block(trial: Json, metrics: Sequence[Json]) -> RenderableType:
     parts: list[RenderableType] = [facts]
     if trial["attempts"]:
         parts += [Text(), attempts]
+    for attempt in trial["attempts"]:
+        if "\n" in attempt["detail"]:  # such as a traceback
+            detail = "\n".join(map(plain, attempt["detail"].splitlines()))
+            parts += [Text(), Text(f"attempt {attempt['attempt']}", "dim"), Text(detail)]
     if metrics:
         names = list(metrics[-1]["values"])
         curve = Table("step", *map(plain, names), box=None, header_style="dim")
@@ -151,7 +155,8 @@ def _value(trial: Json) -> str:
     if trial["value"] is None:
         return ""
     spread = next((f" ± {each:.2g} over {len(trial['repeats'])} seeds" for each in trial["deviations"] if each), "")
-    return f"{shown_metric('', trial['value'])}{spread} at step {trial['best_step'] or trial['step']}"
+    step = trial["best_step"] or trial["step"]
+    return f"{shown_metric('', trial['value'])}{spread}{f' at step {step}' if step > 0 else ''}"
 
 
 def _states(counts: Mapping[str, int]) -> Text:
@@ -174,17 +179,22 @@ def compare(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Compare studies: their best values, what they cost, and in which options they differ."""
+    """Compare studies: best values, what they cost, how much parameters matter, and in which options they differ."""
     client = client_of(address, token)
     views, differences = [client.study(study) for study in studies], client.differences(*studies)
+    shares = [{item["name"]: item["share"] for item in client.importances(study)["items"]} for study in studies]
     if as_json:
-        print(json.dumps({"studies": views, "differences": differences}))
+        print(json.dumps({"studies": views, "differences": differences, "importances": shares}))
         return
     table = Table("", *(f"study {study}" for study in studies), box=None, header_style="dim", pad_edge=False)
     table.add_row("name", *(plain(view["name"]) for view in views))
     table.add_row("best", *(_best(view) for view in views))
     table.add_row("trials", *(_states(view["trials"]) for view in views))
     table.add_row("device-hours", *(f"{view['device_seconds'] / 3600:.3g}" for view in views))
+    for name in dict.fromkeys(name for each in shares for name in each):
+        table.add_row(
+            f"importance of {plain(name)}", *(f"{each[name]:.0%}" if name in each else "–" for each in shares)
+        )
     for name, values in differences.items():
         table.add_row(plain(name), *(plain(shown_value(value)) for value in values))
     out.print(table)

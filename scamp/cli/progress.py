@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scamp.cli.terminal import plain
-from scamp.shown import first_names, shown_metric, shown_value
+from scamp.shown import first_names, shown_metric, shown_mib, shown_value
 
 MIB = 2**20
 DEFAULT_PROJECT = "default"
@@ -232,7 +232,7 @@ def next_line(summary: Mapping[str, Any], scamp: str = "scamp") -> str:
 def _correction(family: Mapping[str, Any]) -> str:
     where = f" (study {', '.join(map(str, family['studies']))})" if family["studies"] else ""
     trials = f"{_plural(family['num_trials'], 'trial')} of a family with layout {family['layout']}"
-    return f"+{family['extra_bytes'] / MIB:.1f} MiB from {trials}{where}"
+    return f"+{shown_mib(family['extra_bytes'])} MiB from {trials}{where}"
 
 
 def _plural(number: int, noun: str) -> str:
@@ -300,8 +300,8 @@ def _row(
 def _memory(trial: Mapping[str, Any]) -> str:
     if not trial["expected_bytes"]:
         return ""
-    measured = f"{trial['measured_bytes'] / MIB:.1f}" if trial["measured_bytes"] else "–"
-    return f"{trial['expected_bytes'] / MIB:.1f}/{measured}"
+    measured = shown_mib(trial["measured_bytes"]) if trial["measured_bytes"] else "–"
+    return f"{shown_mib(trial['expected_bytes'])}/{measured}"
 
 
 def _step(trial: Mapping[str, Any]) -> str:

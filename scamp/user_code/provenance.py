@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,7 @@ _SECRET_OPTIONS = ("--token",)
 
 def provenance(folder: Path) -> dict[str, Any]:
     """``command``, and in a git checkout ``commit`` and ``is_changed``: whether tracked files differ from it."""
-    origin: dict[str, Any] = {}
-    if "ipykernel" not in sys.argv[0]:
-        origin["command"] = shlex.join(_without_secrets(sys.argv))[:MOST_COMMAND]
+    origin = _command()
     if commit := _git(folder, "rev-parse", "HEAD"):
         origin |= {"commit": commit, "is_changed": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
     return origin
@@ -30,6 +29,18 @@ def provenance(folder: Path) -> dict[str, Any]:
 def provenance_headers(folder: Path) -> dict[str, str]:
     """The header of a submission from a folder."""
     return {HEADER: json.dumps(provenance(folder))}
+
+
+def copied_headers(original: Mapping[str, Any]) -> dict[str, str]:
+    """The header of a submission with the files of a study that came from ``original``."""
+    files = {name: original[name] for name in ("commit", "is_changed") if original.get(name) is not None}
+    return {HEADER: json.dumps({**files, **_command()})}
+
+
+def _command() -> dict[str, Any]:
+    if "ipykernel" in sys.argv[0]:
+        return {}
+    return {"command": shlex.join(_without_secrets(sys.argv))[:MOST_COMMAND]}
 
 
 def _without_secrets(words: list[str]) -> list[str]:

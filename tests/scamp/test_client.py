@@ -97,6 +97,20 @@ def test_each_call_is_a_study_of_its_own_and_a_key_makes_one_of_many(service: tu
         client.submit({**SPEC, "name": "another"}, idempotency_key="k")
 
 
+def test_a_study_is_cloned_with_changes(service: tuple[Client, Store]) -> None:
+    client, _ = service
+    study = client.submit({**SPEC, "project": "vision"})
+    changes = {"budget.trials": 7, "space.lr": {"low": 1e-5, "high": 0.5}, "project": None}
+    clone = client.clone(study["id"], name="again", changes=changes)["spec"]
+    assert (clone["name"], clone["budget"]["trials"], clone["project"]) == ("again", 7, "default")
+    assert (clone["space"]["lr"]["low"], clone["space"]["lr"]["high"]) == (1e-5, 0.5)
+    assert client.clone(study["id"], changes={"budget.trials": 9}, spec=SPEC)["spec"]["budget"]["trials"] == 9
+    first, last = (client.provenance(number) for number in (study["id"], study["id"] + 2))
+    assert first == last and first["command"], "where its files come from, and what has submitted it"
+    with pytest.raises(InvalidInput, match=r"'name\.first' does not fit the study"):
+        client.clone(study["id"], changes={"name.first": "x"})
+
+
 def test_refusals_are_our_errors(service: tuple[Client, Store], tmp_path: Path) -> None:
     client, _ = service
     with pytest.raises(InvalidInput, match="space is empty"):

@@ -57,6 +57,7 @@ export function bestPanel({ state, feeds }) {
  */
 function trialNodes(best, { study, studyId }) {
   const { regret_bound: bound } = study.summary;
+  const at = best.step > 0 ? ` at ${stepUnit(study.spec)} ${count(best.step)}` : ""; // none: it was measured elsewhere
   const running = best.state === "COMPLETED" ? "" : ", still running";
   const plain = Object.entries(best.params).filter(([, value]) => !isBlocks(value));
   const params = plain.flatMap(([name, value]) => [
@@ -66,7 +67,7 @@ function trialNodes(best, { study, studyId }) {
   const where = h("a", { href: `/studies/${studyId}/trials/${best.number}` }, `trial ${best.number}`);
   return [
     h("p", { class: "big" }, trialValue(best)),
-    muted(`${study.spec.objective.metric} at ${stepUnit(study.spec)} ${count(best.step)}, `, where, running),
+    muted(`${study.spec.objective.metric}${at}, `, where, running),
     bound === null ? null : muted(`No candidate is likely to be better by more than ${metric(bound)}.`),
     h("dl", { class: "pairs" }, params),
     architecture(best.params),

@@ -93,8 +93,8 @@ class Memory extends Against {
     const { peak } = trial;
     const off = percent(peak);
     const words = peak.lower_bound
-      ? `predicted ${peak.predicted_mib.toFixed(1)}, needs more than ${peak.measured_mib.toFixed(1)} MiB (+${off.toFixed(0)} %)`
-      : `predicted ${peak.predicted_mib.toFixed(1)}, measured ${peak.measured_mib.toFixed(1)} MiB (${off >= 0 ? "+" : ""}${off.toFixed(1)} %)`;
+      ? `predicted ${mib(peak.predicted_mib)}, needs more than ${mib(peak.measured_mib)} MiB (+${off.toFixed(0)} %)`
+      : `predicted ${mib(peak.predicted_mib)}, measured ${mib(peak.measured_mib)} MiB (${off >= 0 ? "+" : ""}${off.toFixed(1)} %)`;
     const which =
       trial.attempt > 1 || peak.lower_bound
         ? `, attempt ${peak.attempt}${peak.lower_bound ? " out of memory" : ""}`

@@ -9,7 +9,7 @@ from statistics import median
 
 from estimators.learning import Learned
 from estimators.model import MIB
-from placement.model import Cluster, Placement, Queued
+from placement.model import Cluster, Placement, Queued, plural
 from placement.packing.policy import Decision
 from placement.packing.projects import StartOrder
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
@@ -87,8 +87,9 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
         elif trial.id not in winding_down and not must_wait(s.now, trial):
             ready.append(trial)
     ready, to_come = _by_devices(s, ready)
+    most = plural(s.packing.autoscale_devices, "device")
     for trial, missing in to_come:
-        reason = f"{missing}; Ray's autoscaler is asked for more, up to {s.packing.autoscale_devices} devices in all"
+        reason = f"{missing}; Ray's autoscaler is asked for more, up to {most} in all"
         yield from _waits(trial, WaitsFor.DEVICES, reason)
     return ready
 

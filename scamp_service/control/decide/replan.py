@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from estimators.model import Plan
-from placement.model import Cluster, Gang
+from placement.model import Cluster, Gang, plural
 from placement.packing.ledger import Ledger
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
 from scamp_service.control.decide.rules.admission import used_up_studies
@@ -161,4 +161,4 @@ def batch_in_words(choice: Choice, attempt: Attempt) -> str:
 
 def devices_in_words(plan: Plan) -> str:
     """How many devices the plan takes, in words."""
-    return "1 device" if plan.world_size == 1 else f"{plan.world_size} devices"
+    return plural(plan.world_size, "device")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from estimators.learning import Ending, PastAttempt, evaluation_need
 from estimators.traits import Traits
+from placement.model import plural
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
 from scamp_service.control.decide.finish import RETURN_WORDS
 from scamp_service.control.decide.rules.ending import ended_with
@@ -121,7 +122,7 @@ def _refused(s: Snapshot, trial: Trial, unsized: Unsized) -> MoveTrial:
     if missing:
         reason = f"{missing}. The study waits {RETURN_WORDS} for more of them. Until then: {reason}"
     elif s.packing.autoscale_devices:
-        to_come = f"the {s.packing.autoscale_devices} devices of SCAMP_AUTOSCALE_DEVICES"
+        to_come = f"the {plural(s.packing.autoscale_devices, 'device')} of SCAMP_AUTOSCALE_DEVICES"
         reason = f"{reason}; nor would it fit if there were {to_come}"
     changes = TrialChanges(structure=unsized.structure, offer=offer, once_fit=bool(missing))
     return MoveTrial(trial, TrialState.INFEASIBLE, reason, changes)

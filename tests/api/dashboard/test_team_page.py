@@ -57,6 +57,9 @@ def test_a_team_moves_in_on_the_page(browser: Browser, tmp_path: Path) -> None:
         store.users.grant("bob", "speech", Role.EDITOR)  # by somebody else
         expect(page.locator("#users-card tbody")).to_contain_text("editor in speech")
         expect(page.locator("#users-card [name=name]")).to_have_value("carol")
+        expect(page.locator("#uses-aside")).to_have_text("this month and the 2 before")
+        page.select_option("#uses-card [name=period]", "week")
+        expect(page.locator("#uses-aside")).to_have_text("this week and the 4 before")
         assert not errors
         page.close()
     store.close()

@@ -19,8 +19,13 @@ test("metrics line up in a column", () => {
 
 test("memory has a decimal below 100 MiB, and GiB in words from 10 GiB on", () => {
   assert.deepEqual([12.34, 99.96, 1234, 0, null].map(format.mib), ["12.3", "100.0", "1,234", "–", "–"]);
+  assert.deepEqual(
+    [0.0312, 0.94, 0.96].map(format.mib),
+    ["0.031", "0.94", "1.0"],
+    "what is small is not shown as zero",
+  );
   assert.deepEqual([0.13, 5, 500, 10_100, 10 * 1024].map(format.mibWords), [
-    "0.1 MiB",
+    "0.13 MiB",
     "5 MiB",
     "500 MiB",
     "10,100 MiB",
@@ -77,6 +82,7 @@ test("parameters that are the same in all trials are left out of the line", () =
 test("a plan is described with its effective batch, or why there is none", () => {
   assert.equal(format.planWords({ plan_text: "one rank", batch: 1024 }), "one rank; effective batch 1,024");
   assert.equal(format.planWords({ plan_text: "", state: "INFEASIBLE" }), "No plan fits");
+  assert.equal(format.planWords({ plan_text: "", state: "COMPLETED" }), "It was measured elsewhere, not trained here");
   assert.equal(format.microBatch({ num_micro_batches: 4, micro_batch: 8 }), "4 × 8");
 });
 

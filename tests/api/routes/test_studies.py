@@ -179,6 +179,10 @@ def test_a_study_knows_where_it_comes_from(api: InProcess) -> None:
     source = api.get(f"/v1/studies/{study_id}/provenance").json()
     assert (source["command"], source["commit"], source["is_changed"]) == ("scamp submit a.yaml", "0" * 40, None)
     assert source["packages"]["python"] and source["packages"]["torch"]
+    headers = {"Scamp-Provenance": json.dumps({"command": "scamp clone 1"})}
+    clone = api.post(f"/v1/studies/{study_id}:clone", json={}, headers=headers).json()
+    cloned = api.get(f"/v1/studies/{clone['id']}/provenance").json()
+    assert cloned == source | {"command": "scamp clone 1"}, "its files are those of the original"
     other = api.post("/v1/studies", json=body, headers={"Scamp-Provenance": "no JSON"})
     assert other.status_code == 422 and "Scamp-Provenance" in other.json()["detail"]
     assert api.get("/v1/studies/99/provenance").status_code == 404

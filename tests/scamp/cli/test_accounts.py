@@ -38,7 +38,7 @@ def test_a_team_moves_in_by_the_command_line(tmp_path: Path, monkeypatch: pytest
             assert bob.stop(study.id)["reason"] == "stopped by bob"
             assert [row["action"] for row in bob.changes(study.id)] == ["stop"]
         nightly = SECRET.findall(scamp("tokens", "create", "nightly", "--user", "bob", "--days", "0"))[0]
-        number = re.search(r"(\d+) +bob +nightly +admin +never", scamp("tokens", "list", "--all"))
+        number = re.search(r"(\d+) +bob +nightly +as its user +never", scamp("tokens", "list", "--all"))
         assert number
         with Client(url, token=nightly) as bob:
             assert bob.me()["roles"] == {"vision": "editor"}

@@ -14,6 +14,7 @@ from typing import Any
 
 import optuna
 import pytest
+import sqlalchemy as sa
 
 from scamp.client import Client
 from scamp.errors import NotFound
@@ -21,6 +22,7 @@ from scamp_service.cli import main
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.settings import ROOT
+from scamp_service.store import schema
 from scamp_service.store.store import Store
 from tests.services.serving import fill, free_port, served, settings_in
 from tests.waiting import PATIENCE_SECONDS
@@ -81,6 +83,11 @@ def test_a_trial_and_all_that_runs_are_shown(
     assert "completed" in shown and "lr=0.01" in shown and "0.5300 at step" in shown
     assert scamp(monkeypatch, "show", str(study.id), "0", "--json") == 0
     assert json.loads(capsys.readouterr().out)["evaluations"]
+    with store._database.write() as connection:
+        detail = "ValueError: no\nTraceback:\n  File net.py"
+        connection.execute(sa.update(schema.attempts).values(detail=detail))
+    assert scamp(monkeypatch, "show", str(study.id), "0") == 0
+    assert detail in "\n".join(map(str.rstrip, capsys.readouterr().out.splitlines())), "a traceback is shown whole"
     assert scamp(monkeypatch, "top") == 0
     assert re.search(rf"{study.id} +{study.name} +running +1 waiting 1 running 1 completed", capsys.readouterr().out)
     assert scamp(monkeypatch, "top", "--json") == 0

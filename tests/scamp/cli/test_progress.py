@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ from estimators.model import MIB
 from scamp.cli.following import conclude, live
 from scamp.cli.progress import closing_words, leaderboard, listed_line, live_view, next_line
 from scamp.cli.terminal import _PlainConsole
+from scamp.shown import shown_mib
 from scamp_service.cli.main import app
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.store.fields import trial_fields
@@ -279,5 +281,11 @@ def test_importances_are_shown_once_enough_trials_have_a_value(tmp_path: Path) -
         with closing(sqlite3.connect(tmp_path / "scamp.db")) as database, database:
             database.execute("UPDATE scamp_trials SET state = 'PRUNED', value = json_extract(params, '$.lr')")
         few, many = (CliRunner().invoke(app, ["importances", str(shown), "--address", url]) for shown in (empty, study))
+        both = CliRunner().invoke(app, ["compare", str(empty), str(study), "--address", url])
     assert few.stdout.startswith("importances are known once 8 trials have a value") and "; 0 have" in few.stdout
     assert many.stdout.splitlines() == [" 100%  lr", "from 9 trials: rough"]
+    assert re.search(r"importance of lr +– +100%", both.stdout)
+
+
+def test_small_memory_is_not_shown_as_zero() -> None:
+    assert [shown_mib(mib * MIB) for mib in (0, 0.0312, 0.96, 12.34)] == ["0.0", "0.031", "1.0", "12.3"]

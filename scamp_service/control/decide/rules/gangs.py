@@ -8,7 +8,7 @@ from functools import lru_cache
 from operator import ge
 
 from estimators.model import MIB
-from placement.model import NONE_READY, Cluster, Gang, Offer, Queued, Ready, Shape
+from placement.model import NONE_READY, Cluster, Gang, Offer, Queued, Ready, Shape, plural
 from placement.packing.ledger import Ledger
 from scamp_service.control.decide.rules.growth import counted_seconds, step_seconds, worth_offering
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
@@ -32,12 +32,11 @@ def missing_devices(offer: Offer, demand: Shape) -> str:
         if len(mibs_offered) >= num_ranks and all(map(ge, mibs_offered, largest_first)):
             return ""
         mibs = ", ".join(map(str, largest_first))
-        return f"its plan needs {num_ranks} devices of {mibs} MiB, which the cluster does not have now"
+        return f"its plan needs {plural(num_ranks, 'device')} of {mibs} MiB, which the cluster does not have now"
     able = sum(number for _, offered_mib, number in offer if offered_mib >= mib)
     if able >= num_ranks:
         return ""
-    devices = "device" if able == 1 else "devices"
-    return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such {devices}"
+    return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {plural(able, 'such device')}"
 
 
 def fits_now(s: Snapshot, trial: Trial) -> bool:

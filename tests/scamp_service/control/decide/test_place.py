@@ -253,7 +253,7 @@ def test_a_quota_of_the_project_keeps_trials_waiting_with_the_reason() -> None:
     decided = effects_of(trials=queued, studies=rules, projects={"vision": Project(devices=1)})
     assert [effect.attempt.trial_id for effect in decided if isinstance(effect, Begin)] == [14, 11]
     moves = {effect.trial.id: effect for effect in decided if isinstance(effect, MoveTrial)}
-    assert moves[12].to is TrialState.QUEUED and "'vision': 1 devices at once" in moves[12].reason
+    assert moves[12].to is TrialState.QUEUED and "'vision': 1 device at once" in moves[12].reason
     assert moves[12].waits_for is WaitsFor.QUOTA
     assert moves[13].to is TrialState.INFEASIBLE and "may never use more than 1" in moves[13].reason
 
