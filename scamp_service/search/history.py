@@ -52,6 +52,30 @@ class Past(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class PastTrial:
+    """A trial as ``Past`` has it, for another process, or with other values than its own."""
+
+    number: int
+    state: TrialState
+    params: Mapping[str, Any]
+    step: int
+    value: float | None
+    values: Sequence[float | None] | None
+    origin: Origin
+    quantities: Mapping[str, float | None]
+
+    @classmethod
+    def of(cls, past: Past, **changes: Any) -> PastTrial:
+        """A trial with these changes."""
+        return cls(**{**{name: getattr(past, name) for name in cls.__slots__}, **changes})
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> PastTrial:
+        """The trial whose fields are in a row of JSON."""
+        return cls(**{**row, "state": TrialState(row["state"]), "origin": Origin(row["origin"])})
+
+
+@dataclass(frozen=True, slots=True)
 class Active:
     """A trial that has not ended, or a candidate that was proposed just now."""
 

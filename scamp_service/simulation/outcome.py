@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from placement.model import Cluster
@@ -106,21 +106,7 @@ class Simulated:
             "reasons": list(self.reasons),
             "why_unfinished": self.why_unfinished,
             "assumed": list(self.assumed),
-            "attempts": [
-                {
-                    "study": span.study,
-                    "trial": span.trial,
-                    "attempt": span.attempt,
-                    "devices": list(span.devices),
-                    "mib_per_rank": span.mib_per_rank,
-                    "start": span.start,
-                    "end": span.end,
-                    "plan": span.plan,
-                    "ending": span.ending,
-                    "communication_share": span.communication_share,
-                }
-                for span in self.spans
-            ],
+            "attempts": [asdict(span) for span in self.spans],
         }
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from scamp_service.control.stopping.at_reports import Patience, Percentile, Threshold
 from scamp_service.control.stopping.hyperband import Hyperband
-from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.control.stopping.population import Population
 from scamp_service.control.stopping.rule import StoppingRule
-from scamp_service.control.stopping.several import Several
+from scamp_service.control.stopping.several import NO_RULES, Several
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
 from scamp_service.study.spec import StudySpec
 
@@ -23,7 +22,7 @@ RULES: Mapping[str, Callable[[Any, StudySpec], StoppingRule]] = {
     "asha": SuccessiveHalving.of_options,
     "hyperband": Hyperband.of_options,
     "median": Percentile.of_options,
-    "none": NeverStop.of_options,
+    "none": lambda *_: NO_RULES,
     "patience": Patience.of_options,
     "pbt": Population.of_options,
     "percentile": Percentile.of_options,

@@ -1,4 +1,4 @@
-"""Several rules in one study; each may stop a trial."""
+"""Several rules in one study, each of which may stop a trial, or none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from scamp_service.model import Trial
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A trial ends when one of its ``rules`` ends it, and continues when none of them ends or pauses it."""
+    """A trial ends when one of its ``rules`` ends it, and continues when none of them ends or pauses it. Without rules
+    it is never judged."""
 
     rules: tuple[StoppingRule, ...]
 
@@ -34,3 +35,7 @@ class Several:
             for verdict in verdicts
             if isinstance(verdict, kind)
         )
+
+
+NO_RULES = Several(())
+"""The rule of studies whose early stopping is turned off."""

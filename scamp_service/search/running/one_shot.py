@@ -6,12 +6,11 @@ What is proposed follows from the trials alone, so a controller that was started
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from scamp_service.lifecycle import Origin, TrialState
-from scamp_service.search.history import Past
+from scamp_service.search.history import Past, PastTrial
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.study.one_shot import SUPERNET, OneShot, is_supernet
 from scamp_service.study.spec import StudySpec
@@ -27,20 +26,6 @@ class InnerSearch(Protocol):
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]: ...
 
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Beside:
-    """The supernet as the sampler sees it: a trial with a number that is none of its own."""
-
-    number: int
-    state: TrialState
-    step: int
-    value: float | None
-    values: Sequence[float | None] | None
-    params: Mapping[str, Any]
-    quantities: Mapping[str, float | None]
-    origin: Origin = Origin.EXTERNAL
 
 
 class OneShotSearch:
@@ -82,7 +67,7 @@ class OneShotSearch:
         """The trial as the sampler sees it."""
         if past.origin is Origin.SEARCH and is_supernet(past.params):
             self._supernet = past
-            return _Beside(past.number, past.state, past.step, past.value, past.values, past.params, past.quantities)
+            return PastTrial.of(past, origin=Origin.EXTERNAL)  # the sampler does not count it among its own
         self._scored.pop(past.number, None)
         is_scored = past.origin is Origin.SEARCH and past.state is TrialState.PRUNED and past.step == 0
         if is_scored and _is_finite(past.value):

@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from scamp_service.search.earlier import to_json
-from scamp_service.search.history import Observation, Past
+from scamp_service.search.history import Observation, Past, PastTrial
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.study.spaces.constraints import ParameterConstraints
 from scamp_service.study.spaces.slots import is_candidate, slots_of
@@ -89,7 +90,11 @@ class RemoteSearch:
         ``TimeoutError`` when it takes too long, and ``RuntimeError`` when its process is lost. Afterwards this search
         is of no use.
         """
-        request = {"changed": [_json(past) for past in history], "first_number": first_number, "count": count}
+        request = {
+            "changed": [asdict(PastTrial.of(past)) for past in history],
+            "first_number": first_number,
+            "count": count,
+        }
         request["picks"] = picks
         first, self._first = self._first, None
         deadline = time.monotonic() + self._limit_seconds
@@ -181,16 +186,3 @@ class RemoteSearch:
         if not is_valid:
             raise SamplerFailed(f"the sampler proposed what is not a candidate of the space: {str(params)[:200]}")
         return {**spec.fixed, **params}
-
-
-def _json(past: Past) -> dict[str, Any]:
-    return {
-        "number": past.number,
-        "state": past.state,
-        "params": dict(past.params),
-        "step": past.step,
-        "value": past.value,
-        "values": None if past.values is None else list(past.values),
-        "origin": past.origin,
-        "quantities": dict(past.quantities),
-    }

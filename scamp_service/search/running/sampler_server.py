@@ -13,8 +13,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -58,6 +57,7 @@ def _serve() -> None:
 
 
 def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
+    from scamp_service.search.history import PastTrial
     from scamp_service.search.proposer import SearchEnded
 
     setup, search = json.loads(next(requests)), None
@@ -66,7 +66,7 @@ def _answers(requests: IO[bytes]) -> Iterator[Mapping[str, Any]]:
         request = json.loads(line)
         try:
             search = _search(setup) if search is None else search
-            changed = [_Trial.of(row) for row in request["changed"]]
+            changed = [PastTrial.from_json(row) for row in request["changed"]]
             candidates = search.propose(changed, request["first_number"], request["count"], request["picks"])
             yield {"candidates": json.loads(json.dumps(candidates, allow_nan=False)), "regret": search.regret}
         except SearchEnded as error:
@@ -113,24 +113,6 @@ def _words(error: BaseException, setup: Mapping[str, Any]) -> str:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the words of torch
         return f"it needs more than the {setup['memory_bytes'] >> 20} MiB that its process may hold: {words}"
     return words
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    number: int
-    state: Any
-    params: Mapping[str, Any]
-    step: int
-    value: float | None
-    values: Sequence[float | None] | None
-    origin: Any
-    quantities: Mapping[str, float | None]
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> _Trial:
-        from scamp_service.lifecycle import Origin, TrialState
-
-        return cls(**{**row, "state": TrialState(row["state"]), "origin": Origin(row["origin"])})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scamp_service.control.decide.effects import Begin, CreateTrials, MoveTrial, Propose
-from scamp_service.control.stopping.never_stop import NeverStop
+from scamp_service.control.stopping.several import NO_RULES
 from scamp_service.lifecycle import Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Refusals, Trial
 from scamp_service.search.proposer import Proposal, ProposalRequest
@@ -27,7 +27,7 @@ SCORED = trial(params={"width": 8}, parent_id=9, parent_number=0, parent_step=40
 
 def rules(**changes: Any) -> Any:
     one_shot = OneShot(candidates=6, best=2, steps=400)
-    return {1: study(one_shot=one_shot, inherits=True, stopping=NeverStop(), trials=20, **changes)}
+    return {1: study(one_shot=one_shot, inherits=True, stopping=NO_RULES, trials=20, **changes)}
 
 
 def done(ended: Trial) -> MoveTrial:

@@ -14,7 +14,7 @@ from placement.packing.elastic import elastic
 from placement.packing.packer import pack
 from placement.packing.projects import Project
 from scamp_service.control.decide.effects import MoveAttempt
-from scamp_service.control.stopping.never_stop import NeverStop
+from scamp_service.control.stopping.several import NO_RULES
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Choice, Trial
 from tests import values
@@ -45,7 +45,7 @@ def running(number: int = 1, plan: Plan = ONE, devices: tuple[str, ...] = ("n/0"
 
 
 def stopped(trials: list[Trial], attempts: list[Attempt], **changes: Any) -> list[MoveAttempt]:
-    study = snapshots.study(trials=1, num_trials=1, steps=1000, stopping=NeverStop(), **changes.pop("study", {}))
+    study = snapshots.study(trials=1, num_trials=1, steps=1000, stopping=NO_RULES, **changes.pop("study", {}))
     usual = {
         "studies": {1: study},
         "gangs": {row.key: snapshots.ALIVE for row in attempts},

@@ -12,7 +12,7 @@ from placement.packing.device_time import DeviceTime
 from placement.packing.projects import Project
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Propose
 from scamp_service.control.decide.study_rules import StudyRules
-from scamp_service.control.stopping.never_stop import NeverStop
+from scamp_service.control.stopping.several import NO_RULES
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Choice, Trial, TrialChanges
 from tests import values
@@ -26,7 +26,7 @@ WIDE = Plan(2, dp_shard=4)
 
 def study(**changes: Any) -> StudyRules:
     """One long trial that no rule stops."""
-    return snapshots.study(**{"trials": 1, "num_trials": 1, "steps": 1000, "stopping": NeverStop(), **changes})
+    return snapshots.study(**{"trials": 1, "num_trials": 1, "steps": 1000, "stopping": NO_RULES, **changes})
 
 
 def choice(plan: Plan, seconds: float, mib: int = 24) -> Choice:

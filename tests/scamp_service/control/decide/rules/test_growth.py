@@ -11,7 +11,7 @@ from estimators.model import Plan
 from placement.packing.elastic import elastic
 from scamp_service.control.decide.effects import Begin, MoveAttempt, MoveTrial
 from scamp_service.control.decide.rules.growth import counted_seconds, counts_as, worth_offering
-from scamp_service.control.stopping.never_stop import NeverStop
+from scamp_service.control.stopping.several import NO_RULES
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Choice, Trial
 from tests import values
@@ -71,7 +71,7 @@ def test_steps_count_as_those_of_the_base_batch() -> None:
 
 
 def study(**changes: Any) -> Any:
-    return snapshots.study(**{"trials": 1, "num_trials": 1, "steps": 1000, "stopping": NeverStop(), **changes})
+    return snapshots.study(**{"trials": 1, "num_trials": 1, "steps": 1000, "stopping": NO_RULES, **changes})
 
 
 def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None:
