@@ -19,12 +19,13 @@ from benchmarks.packing.costs import (
     draw,
     table,
 )
+from benchmarks.packing.elastic import ElasticSimulation
 from benchmarks.packing.running import Outcome, run
 from benchmarks.running.results import Finding, listed
 from placement.model import Queued
 from placement.packing.allotment import least_target
 from placement.packing.policies import policy_named
-from placement.simulation.schedule import Job, ScheduleOptions, schedule
+from placement.simulation.schedule import Job, ScheduleOptions
 
 NUM_TRIALS = 200
 PACKED = ("pack", "min-degree")
@@ -101,7 +102,7 @@ def measure(case: Case, seconds: float) -> Result:
 def run_elastic(study: Sequence[Training]) -> float:
     """Makespan in seconds where devices are divided anew at each end of a trial, which no gang is charged for."""
     jobs = [Job(f"{n}", trial.options) for n, trial in enumerate(study)]
-    return schedule(jobs, cluster(), policy_named("elastic"), ScheduleOptions(restart_seconds=RESTART_SECONDS)).makespan
+    return ElasticSimulation(jobs, cluster(), RESTART_SECONDS, ScheduleOptions()).run().makespan
 
 
 def run_study(study: Sequence[Training], policy: str) -> Outcome:

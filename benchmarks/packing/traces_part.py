@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.packing.costs import cluster, kind, table
+from benchmarks.packing.elastic import ElasticSimulation
 from benchmarks.packing.generated import PHILLY, TraceJob, at_load, generate
 from estimators.devices.communication import Group, collective_seconds
 from placement.model import Shape
@@ -24,6 +25,7 @@ MOST_GPUS, MOST_SECONDS = 8, 24 * 3600.0
 RESTART_SECONDS = 30.0
 """The simulators of Pollux and Sia use this value where nothing was measured."""
 ROUND_SECONDS = 60.0
+OPTIONS = ScheduleOptions(round_seconds=ROUND_SECONDS, most_nominated=200)
 MOST_GROWTH = 8
 """The largest batch of a job over its own one."""
 NOISE_TOKENS = (39e3, 1.07e6)
@@ -98,16 +100,17 @@ def measure(case: Case, seconds: float) -> Result:
     )
     source = random.Random(f"candidates {case.seed}")
     jobs = [moldable(job, source, number) for number, job in enumerate(drawn)]
+    growing = ElasticSimulation([job.growing for job in jobs], cluster(), RESTART_SECONDS, OPTIONS)
     outcomes = {
         "fixed": _run([job.fixed for job in jobs], "min-degree"),
         "pack": _run([job.free for job in jobs], "pack"),
-        "elastic": _run([job.free for job in jobs], "elastic", RESTART_SECONDS),
-        "growing": _run([job.growing for job in jobs], "elastic", RESTART_SECONDS),
+        "elastic": ElasticSimulation([job.free for job in jobs], cluster(), RESTART_SECONDS, OPTIONS).run(),
+        "growing": growing.run(),
     }
     last = drawn[-1].at
     done = {name: sum(run.end <= last for run in outcome.runs) for name, outcome in outcomes.items()}
     hours = {name: outcome.mean_completion / 3600 for name, outcome in outcomes.items()}
-    return Result(case.load, done, hours, sum(run.num_restarts for run in outcomes["growing"].runs))
+    return Result(case.load, done, hours, growing.num_restarts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +152,8 @@ def with_larger_batches(candidate: Mapping[str, Any], steps: float, noise_tokens
             yield Shape(ranks * factor, mib, steps * (seconds + reduced) / gain, waiting)
 
 
-def _run(jobs: Sequence[Job], policy: str, restart_seconds: float | None = None) -> Schedule:
-    return schedule(
-        jobs,
-        cluster(),
-        policy_named(policy),
-        ScheduleOptions(round_seconds=ROUND_SECONDS, most_nominated=200, restart_seconds=restart_seconds),
-    )
+def _run(jobs: Sequence[Job], policy: str) -> Schedule:
+    return schedule(jobs, cluster(), policy_named(policy), OPTIONS)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:

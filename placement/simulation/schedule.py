@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from placement.model import Cluster, Gang, Queued, Shape
-from placement.packing.elastic import Share, redivide
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Policy, Wait
 from placement.simulation.progress import Domains, Progress, domains_of
@@ -48,11 +47,7 @@ class Running:
 
 
 class Run(NamedTuple):
-    """A job that has run. ``arrived`` is when it came, ``start`` when it began.
-
-    ``devices`` are those at its end. A job that has changed its shape has ``num_restarts``, the last one at
-    ``changed``, and ``held_seconds`` (devices × seconds) of the shapes before.
-    """
+    """A job that has run. ``arrived`` is when it came, ``start`` when it began."""
 
     id: str
     study: int
@@ -61,15 +56,11 @@ class Run(NamedTuple):
     start: float
     end: float
     communication_share: float
-    num_restarts: int = 0
-    held_seconds: float = 0.0
-    changed: float | None = None
 
     @property
     def device_seconds(self) -> float:
         """Devices × seconds that it has held."""
-        since = self.start if self.changed is None else self.changed
-        return self.held_seconds + len(self.devices) * (self.end - since)
+        return len(self.devices) * (self.end - self.start)
 
 
 @dataclass(slots=True)
@@ -119,9 +110,7 @@ class ScheduleOptions:
 
     The policy decides when a job arrives or ends, but at most once in ``round_seconds``, among about
     ``most_nominated`` jobs of the queue. ``domains`` say which devices share what; by default, jobs on one GPU take
-    turns. ``most_running`` limits the jobs of a study that run at once. With ``restart_seconds``, devices are divided
-    anew each time among running and waiting jobs (``placement.packing.elastic.redivide``) instead of the policy's
-    decision: a running job that changes its shape then needs this many seconds more. Each device has one job at a time.
+    turns. ``most_running`` limits the jobs of a study that run at once.
     """
 
     max_gangs_per_device: int = 1
@@ -129,7 +118,6 @@ class ScheduleOptions:
     round_seconds: float = 0.0
     most_nominated: int = 1000
     most_running: Mapping[int, int] = field(default_factory=lambda: NO_LIMITS)
-    restart_seconds: float | None = None
 
 
 def schedule(
@@ -141,7 +129,7 @@ def schedule(
     running: Sequence[Running] = (),
 ) -> Schedule:
     """Run all jobs to their ends under ``policy``, after those that are ``running`` at the beginning."""
-    return _Simulation(jobs, cluster, policy, options, running).run()
+    return Simulation(jobs, cluster, policy, options, running).run()
 
 
 class _SecondsLeft(Mapping[str, float]):
@@ -163,7 +151,9 @@ class _SecondsLeft(Mapping[str, float]):
         return len(self._progress)
 
 
-class _Simulation:
+class Simulation:
+    """One simulation of ``schedule``."""
+
     def __init__(
         self,
         jobs: Sequence[Job],
@@ -172,10 +162,6 @@ class _Simulation:
         options: ScheduleOptions,
         running: Sequence[Running],
     ) -> None:
-        if options.restart_seconds is not None and (options.max_gangs_per_device != 1 or running):
-            raise ValueError("an elastic policy needs one gang on a device at most, and an empty cluster at first")
-        self._restart_seconds = options.restart_seconds
-        self._shapes: dict[str, tuple[Queued, int]] = {}  # of running jobs, where they may change
         self._policy, self._round_seconds, self._most_nominated = policy, options.round_seconds, options.most_nominated
         self._arrivals = sorted(range(len(jobs)), key=lambda n: (jobs[n].at, n), reverse=True)
         self._jobs = jobs
@@ -193,10 +179,11 @@ class _Simulation:
             self._open[gang.id] = Run(gang.id, gang.study, gang.devices, 0.0, 0.0, math.nan, 0.0)
 
     def run(self) -> Schedule:
+        """Run all jobs to their ends."""
         now = 0.0
         while True:
             self._arrive(now)
-            self._decide(now)
+            self.decide(now)
             soonest = min(self._progress.next_end, self._next_arrival())
             if soonest == math.inf:
                 break
@@ -220,11 +207,8 @@ class _Simulation:
             self._arrived[job.id] = job.at
             self._queues.add(Queued(job.id, job.shapes, arrival=number, study=job.study))
 
-    def _decide(self, now: float) -> None:
+    def decide(self, now: float) -> None:
         """Let the policy decide until it starts nothing more among the jobs that are nominated."""
-        if self._restart_seconds is not None:
-            self._redivide(now, self._restart_seconds)
-            return
         while nominated := self._queues.nominated(self._most_nominated):
             decision = self._policy(nominated, self._ledger, self._left)
             by_id = {queued.id: queued for queued in nominated} if decision.placements else {}
@@ -244,55 +228,6 @@ class _Simulation:
             if not started or len(nominated) == len(self._queues) + len(started):
                 return
 
-    def _redivide(self, now: float, restart_seconds: float) -> None:
-        """Give all jobs the shapes of ``redivide``. Those that become narrower leave their devices first."""
-        nominated = self._queues.nominated(self._most_nominated)
-        jobs = [
-            Share(queued, choice, self._part_left(job), restart_seconds)
-            for job, (queued, choice) in self._shapes.items()
-        ]
-        jobs += [Share(queued) for queued in nominated]
-        chosen = redivide(jobs, len(self._ledger.devices))
-        changed = [(job, choice) for job, choice in zip(jobs, chosen, strict=True) if choice not in (None, job.choice)]
-        left = {}
-        for job, _ in changed:
-            if job.choice is not None:
-                left[job.queued.id] = job.left
-                self._progress.stop(job.queued.id)
-                self._ledger.release(job.queued.id)
-        for job, choice in sorted(changed, key=lambda change: -change[0].queued.shapes[change[1] or 0].num_ranks):
-            assert choice is not None
-            self._start(job.queued, choice, now, left.get(job.queued.id), restart_seconds)
-
-    def _part_left(self, job: str) -> float:
-        queued, choice = self._shapes[job]
-        seconds = queued.shapes[choice].seconds
-        return min(1.0, self._progress.left(job) / seconds) if seconds else 0.0
-
-    def _start(self, queued: Queued, choice: int, now: float, left: float | None, restart_seconds: float) -> None:
-        """Start a waiting job, or with a part ``left`` continue one in another shape."""
-        shape, gang = queued.shapes[choice], queued.gang(choice)
-        devices = self._ledger.find_idle(shape.num_ranks, shape.mib_per_rank)
-        assert devices is not None and shape.seconds is not None, "all devices are equal, and enough are free"
-        self._ledger.place(gang, devices)
-        seconds = shape.seconds if left is None else left * shape.seconds + restart_seconds
-        self._progress.start(gang.id, devices, seconds)
-        self._shapes[gang.id] = queued, choice
-        share = shape.communication_share or 0.0
-        if left is None:
-            self._queues.started(queued)
-            arrived = self._arrived.pop(gang.id)
-            self._open[gang.id] = Run(gang.id, queued.study, devices, arrived, now, math.nan, share)
-            return
-        run = self._open[gang.id]
-        self._open[gang.id] = run._replace(
-            devices=devices,
-            communication_share=share,
-            num_restarts=run.num_restarts + 1,
-            held_seconds=run._replace(end=now).device_seconds,
-            changed=now,
-        )
-
     def _advance(self, until: float) -> None:
         """Let jobs end until then. What they leave free is not used before."""
         progress = self._progress
@@ -302,6 +237,5 @@ class _Simulation:
                 progress.stop(job)
                 self._ledger.release(job)
                 self._queues.ended(job)
-                self._shapes.pop(job, None)
                 self._found.runs.append(self._open.pop(job)._replace(end=progress.now))
         progress.now = until

@@ -97,34 +97,3 @@ def test_a_study_may_limit_its_running_jobs_and_slow_devices_take_longer() -> No
         jobs[:1], gpus(1, 1), pack, ScheduleOptions(domains=domains_of(gpus(1, 1), speeds={"V100-16": 0.5}))
     )
     assert slow.makespan == 20
-
-
-def test_divided_anew_a_job_gives_devices_to_a_new_one_and_takes_those_of_one_that_has_ended() -> None:
-    shapes = (Shape(1, 60, 1000.0), Shape(2, 60, 500.0), Shape(4, 60, 250.0))
-    jobs = [Job("a", shapes), Job("b", (Shape(2, 60, 100.0),), at=50.0)]
-    simulated = schedule(jobs, gpus(1, 4), pack, ScheduleOptions(restart_seconds=10.0))
-    # a does a fifth on four devices, then 100 s on two, of which 10 s are for the restart, and the rest on four.
-    first, last = simulated.runs
-    assert (first.id, first.start, first.end) == ("b", 50, 150)
-    assert (last.id, last.num_restarts) == ("a", 2) and last.end == pytest.approx(150 + 10 + 250 * (0.8 - 90 / 500))
-    assert last.device_seconds == pytest.approx(4 * 50 + 2 * 100 + 4 * (last.end - 150))
-    assert simulated.utilisation == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="one gang on a device"):
-        schedule(jobs, gpus(1, 4), pack, ScheduleOptions(max_gangs_per_device=2, restart_seconds=10.0))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_divided_anew_every_job_is_done_once_and_none_loses_work(seed: int) -> None:
-    source = random.Random(seed)
-    jobs = []
-    for n in range(40):
-        seconds, ranks = source.uniform(10, 2000), source.choice((1, 2))
-        shapes = tuple(Shape(ranks * 2**k, 60, seconds / 1.8**k) for k in range(3))
-        jobs.append(Job(f"{n}", shapes, source.uniform(0, 3000)))
-    simulated = schedule(jobs, gpus(2, 4), pack, ScheduleOptions(restart_seconds=20.0, round_seconds=5.0))
-    assert sorted(run.id for run in simulated.runs) == sorted(job.id for job in jobs)
-    by_id = {job.id: job for job in jobs}
-    for run in simulated.runs:
-        least = min((shape.device_seconds or 0.0) for shape in by_id[run.id].shapes)
-        assert run.device_seconds >= least - 1e-6 and run.start >= run.arrived
-    assert simulated.utilisation <= 1 + 1e-9
