@@ -202,10 +202,7 @@ def forecast(
     max_gangs_per_device: int = 4,
     cores: float = math.inf,
 ) -> Forecast:
-    """Simulate the load on a cluster. ``kinds`` say how fast devices are that the load was not planned for.
-
-    ``policy`` places the trials of studies that name none.
-    """
+    """Simulate the load on a cluster. ``kinds`` say how fast devices are that the load was not planned for."""
     speeds, base = _speeds(cluster, kinds or {})
     running = [gang for gang in load.running if set(gang.devices) <= {device.id for device in cluster.devices}]
     jobs = [_scaled(job, base) for job in load.jobs]

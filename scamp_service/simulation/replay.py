@@ -47,11 +47,10 @@ WAITS = {TrialState.PAUSED: VERDICT, TrialState.WAITING: PLAN}
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A study, the zip of its files (None for a built-in workload), and when it is submitted, in virtual seconds."""
+    """A study, and the zip of its files; None for a built-in workload."""
 
     spec: StudySpec
     code: bytes | None = None
-    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +60,11 @@ class ReplayOptions:
     Without ``early_stopping`` every trial trains to its end. ``epoch_steps`` are the optimizer steps of an epoch, for
     studies that count in epochs. A gang trains ``start_seconds`` after its launch; on virtual devices a rank that must
     start first takes ``rank_seconds`` of a core. A candidate is traced for ``trace_seconds``, on virtual devices on one
-    of their cores. ``projects`` have weights and quotas. ``policy`` is the name of the policy that packs trials of
-    studies that name none onto devices. ``measured`` has seconds of a step of a gang alone on its devices, by the
-    number of its trial and its plan in words; all other steps take as long as is predicted. ``noise_scale`` is that of
-    all gradients, in samples, where AdaScale estimates it; None: no batch grows. Gangs that share a GPU are together
-    ``sharing_gain`` times as fast as one alone.
+    of their cores. ``projects`` have weights and quotas. ``policy`` is the name of the policy that packs trials onto
+    devices. ``measured`` has seconds of a step of a gang alone on its devices, by the number of its trial and its plan
+    in words; all other steps take as long as is predicted. ``noise_scale`` is that of all gradients, in samples, where
+    AdaScale estimates it; None: no batch grows. Gangs that share a GPU are together ``sharing_gain`` times as fast as
+    one alone.
     """
 
     cache_dir: Path
@@ -172,8 +171,6 @@ class _Replay:
 
     def __post_init__(self) -> None:
         self.objectives: dict[int, Objectives] = {}
-        self.in_epochs: dict[int, bool] = {}
-        self.to_come = sorted(self.studies, key=lambda study: study.at)
         fastest = self.named_cluster.fastest
         self.slow = {name: _slow_down(kind, fastest) for name, kind in self.named_cluster.kinds.items()}
         self.executor = VirtualExecutor(
@@ -208,13 +205,12 @@ class _Replay:
 
     def run(self) -> Simulated:
         idle_since: float | None = None
+        self.submit()
         while True:
-            self.submit()
             self.settle()
-            if not self.to_come and self.has_ended:
+            if self.has_ended:
                 return self.result("")
-            next_study = self.to_come[0].at if self.to_come else math.inf
-            soonest = min(self.executor.next_event, self.sizer.traces.next_end, next_study)
+            soonest = min(self.executor.next_event, self.sizer.traces.next_end)
             idle_since = None if soonest < math.inf else self.now if idle_since is None else idle_since
             if idle_since is not None and self.now - idle_since > PATIENCE_SECONDS:
                 return self.result(f"nothing has run for {PATIENCE_SECONDS:.0f} s")
@@ -225,15 +221,13 @@ class _Replay:
             self.sizer.traces.advance(self.now)
 
     def submit(self) -> None:
-        while self.to_come and self.to_come[0].at <= self.now:
-            submitted = self.to_come.pop(0)
+        for submitted in self.studies:
             spec = simulated_spec(submitted.spec, early_stopping=self.options.early_stopping)
             if spec.budget.epochs is not None and self.options.epoch_steps is None:
                 raise InvalidInput(f"{spec.name} counts in epochs: say how many steps one has (--epoch-steps)")
             code = self.store.blobs.put(submitted.code) if submitted.code else None
             study = self.store.studies.create(spec.to_json(), code=code, now=self.now)
             self.objectives[study.id] = spec.every_objective
-            self.in_epochs[study.id] = spec.budget.epochs is not None
 
     def settle(self) -> None:
         """Let the controller decide until nothing follows any more, and wait for traces and samplers meanwhile."""
