@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -159,6 +159,3 @@ class Period(StrEnum):
                 return day - timedelta(days=day.weekday())
             case Period.MONTH:
                 return day.replace(day=1)
-
-
-Format = Literal["json", "csv"]

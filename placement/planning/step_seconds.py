@@ -48,12 +48,6 @@ class PredictedStep:
         return all_ranks if self.least_waiting_share is None else self.least_waiting_share
 
 
-def predicted_step_seconds(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> float | None:
-    """Seconds of a step; None where ``predicted_step`` is None."""
-    step = predicted_step(profile, plan, kind)
-    return step.seconds if step else None
-
-
 def predicted_step(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> PredictedStep | None:
     """One step; None without a ``kind``, without a trace, and for a gang if the links of its kind are not known."""
     if kind is None or (kind.links is None and plan.world_size > 1):

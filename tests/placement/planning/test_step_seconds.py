@@ -22,7 +22,6 @@ from placement.planning.step_seconds import (
     comparable_step,
     pipeline_step,
     predicted_step,
-    predicted_step_seconds,
     with_memory,
 )
 from scamp_service.sizing.sizer import choice_of, learned_in_words, recorded_pipeline
@@ -53,6 +52,11 @@ def profile(*seconds: tuple[Layout, float]) -> ModelProfile:
 
 def of_plan(plan: Plan, *seconds: float) -> ModelProfile:
     return profile(*zip(plan.layouts, seconds, strict=True))
+
+
+def predicted_step_seconds(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> float | None:
+    step = predicted_step(profile, plan, kind)
+    return step.seconds if step else None
 
 
 def test_a_rank_takes_what_its_trace_says() -> None:
