@@ -18,7 +18,7 @@ from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Figure, Rate
 from estimators.model import MIB, Plan, Prediction
 from placement.exact.plan_words import ways_in_words
 from placement.option import Option
-from placement.planning.step_seconds import comparable_step, predicted_step_seconds
+from placement.planning.step_seconds import comparable_step, predicted_step
 from placement.pricing.unit_costs import ModelCosts
 from scamp_service.cli.plan_json import comparison_json
 from scamp_service.cli.tables.plan import footnotes, picture, reason, shortage_lines
@@ -298,8 +298,9 @@ def test_a_chosen_pipeline_takes_as_long_as_a_study_predicts_and_is_drawn(
     assert chosen.bubble_share
     assert chosen.bubble_share > 0.1
     assert chosen.refinement.pipeline is not None
-    seconds = predicted_step_seconds(comparison.estimate.profile, chosen.plan, kind)
-    assert (time.seconds if time else None) == seconds == (step.seconds if kind and kind.links else None)
+    predicted = predicted_step(comparison.estimate.profile, chosen.plan, kind)
+    seconds = [known.seconds if known else None for known in (time, predicted)]
+    assert seconds == [step.seconds if kind and kind.links else None] * 2
 
 
 def test_json_has_every_interval_of_the_best_pipeline(folder: Path, pool: TracePool) -> None:
