@@ -16,6 +16,8 @@ CONTROLLER_LEASE = "controller"
 
 NO_PLAN_YET = "waits for its plan: its memory and step time have not been predicted yet"
 """The reason of a new trial."""
+STUDY_PAUSED, TRIAL_PAUSED = "the study was paused", "a user paused the trial"
+"""Why an attempt was stopped while its study or its trial is paused."""
 LIMIT_RAISED = "waits for a plan again: the limit that ended its study was raised"
 """The reason of a trial that was cancelled by a limit of its study and is to continue."""
 

@@ -18,6 +18,7 @@ import { required } from "./required.js";
  * @property {() => unknown} [load] fetches what only this panel needs, once, after the page's own state has come
  * @property {Handlers} [on] kind of a live event → what it fetches or notes after one
  * @property {string[]} [shows] fields of the page's state, or names that panels announce: it is drawn again after a change of one
+ * @property {string} [needs] one of these: it is not drawn before the first change of it, after which it would rest
  * @property {() => unknown} [draw] shows the present state; called once per frame at most
  * @property {number} [restMs] draw at most once in this many milliseconds
  * @property {boolean} [isLazy] draw only while its card is near the part of the page that is seen, and load when it comes near, or is hidden
@@ -112,7 +113,8 @@ export class Page {
   /**
    * Add the panels in this order, load the state and follow its events. `load()` returns the id of the last event that
    * is in the state, and the panels load when it is done. `loadMore()` fetches meanwhile what takes longer, and returns
-   * the same of that; lazy panels wait for it. `studyId`: follow only this study's events. `failed()` is called if `load()` fails.
+   * the same of that. Lazy panels load after all others. `studyId`: follow only this study's events. `failed()` is called
+   * if `load()` fails.
    * @param {object} options
    * @param {Panel[]} options.panels
    * @param {() => Promise<number>} options.load
@@ -129,14 +131,21 @@ export class Page {
     const after = await this.run(load);
     watchCluster(this.state);
     if (after === undefined) return failed();
+    const loads = [];
     for (const panel of panels) {
       if (panel.isLazy) this.unloaded.add(panel);
-      else this.run(() => panel.load?.());
+      else loads.push(this.run(() => panel.load?.()));
       if (panel.tick) setInterval(() => panel.tick?.(), panel.everyMs ?? TICK_MS);
     }
     follow({ studyId, after: Math.min(after, (await more) ?? after), handlers: this.handlers() });
+    await Promise.all(loads);
+    this.opened();
+  }
+
+  /** The page's state has come: now lazy panels load that are near, or hidden because they may be empty. */
+  opened() {
     this.isOpen = true;
-    for (const panel of panels) if (this.sees(panel.card) || panel.card?.hidden) this.show(panel);
+    for (const panel of this.panels) if (this.sees(panel.card) || panel.card?.hidden) this.show(panel);
   }
 
   /**
@@ -202,8 +211,18 @@ export class Page {
       const draw = coalesced(() => this.drawNow(panel), panel.restMs);
       this.draws.set(panel, draw);
     }
+    /** @type {Set<string>} fields that have changed */
+    const changed = new Set();
+    let isLoaded = false;
     this.state.watch((field) => {
-      for (const [panel, draw] of this.draws) if (panel.shows?.includes(field)) draw();
+      changed.add(field);
+      if (!this.state.isLoaded) return;
+      const fields = isLoaded ? [field] : [...changed]; // also those that came before the state
+      isLoaded = true;
+      for (const [panel, draw] of this.draws) {
+        const isReady = !panel.needs || changed.has(panel.needs);
+        if (isReady && panel.shows?.some((shown) => fields.includes(shown))) draw();
+      }
     });
   }
 

@@ -47,6 +47,8 @@ RAY_STAYS_SECONDS = 20.0
 """A Ray that lives so long after its start stays up: should it die, the next one starts at once."""
 STOP_SECONDS = 10.0
 LAST_BYTES = 500  # of a child's log
+CANNOT_LISTEN = "cannot listen on"  # the words of an API whose port was taken meanwhile
+MOST_LOST_PORTS = 5
 
 
 class Service:
@@ -204,12 +206,18 @@ class Service:
         self._spawn("api")
 
     def _wait_for_api(self, settings: Settings) -> None:
-        """Wait until the API answers; on another port if some process has taken the first one meanwhile."""
+        """Wait until the API answers; on another port if some process has taken the first one meanwhile.
+
+        That process may have ended by now, and the same port be free again.
+        """
+        tries_left = MOST_LOST_PORTS
         while not answers(self.url, self._children["api"], self._pulses["api"]):
             has_ended = self._children["api"].poll() is not None
             port = take_port(settings, next_port=self._next_port) if has_ended else self.settings.port
-            if port == self.settings.port:
+            has_lost_port = has_ended and tries_left > 0 and CANNOT_LISTEN in self._last_words("api")
+            if port == self.settings.port and not has_lost_port:
                 raise Unavailable(f"the API did not start; {self._last_words('api')}")
+            tries_left -= 1
             self._spawn_api(port)
 
     def _end_words(self, name: str, code: int) -> str:

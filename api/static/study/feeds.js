@@ -68,7 +68,8 @@ export class StudyFeeds {
     const asked = JSON.stringify([states, where]);
     this.askedHistory = asked;
     const found = await this.unlessWrong(() => api.history(state.studyId, { states, where }));
-    if (found && this.askedHistory === asked) state.keepHistory(found);
+    if (!found) state.changed("points"); // it is drawn without any
+    else if (this.askedHistory === asked) state.keepHistory(found);
     return found?.last_event_id ?? Infinity;
   }
 
@@ -89,7 +90,7 @@ export class StudyFeeds {
 
   load() {
     const { state, page } = this;
-    page.run(async () => state.keepRows(await api.running(state.studyId)));
+    if (state.study.trials.RUNNING) page.run(async () => state.keepRows(await api.running(state.studyId)));
     state.watch((field) => {
       if (["view", "parameter"].includes(field)) this.loadIfChanged();
     });

@@ -33,6 +33,7 @@ export function historyPanel({ state, open }) {
   return {
     card: section,
     shows: ["study", "points"],
+    needs: "points",
     restMs: 500,
     draw() {
       const { points, study, numInHistory } = state;

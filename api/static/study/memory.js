@@ -45,6 +45,7 @@ export function memoryPanel({ state, feeds, open }) {
       legend,
     ),
     shows: ["study", "peaks"],
+    needs: "peaks",
     seen: () => feeds.wantPeaks(),
     restMs: 500,
     draw() {

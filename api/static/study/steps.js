@@ -36,6 +36,7 @@ export function stepsPanel({ state, feeds, open }) {
       h("div", { class: "legend" }, diagonal, errors),
     ),
     shows: ["study", "peaks"],
+    needs: "peaks",
     seen: () => feeds.wantPeaks(),
     restMs: 500,
     draw() {

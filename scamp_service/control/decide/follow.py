@@ -18,7 +18,7 @@ from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import GangState
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, due_rungs, next_pause
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
+from scamp_service.lifecycle import STUDY_PAUSED, TRIAL_PAUSED, AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import NO_CHANGES, Attempt, Sized, Trial, TrialChanges
 from scamp_service.study.budget import Budget
 from scamp_service.study.one_shot import Part
@@ -87,9 +87,9 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case None if not study.progress.is_running:
             yield ended_with(study, trial)
         case None if study.sharing.paused and attempt.state is not AttemptState.STOPPING:
-            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, "the study was paused")
+            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, STUDY_PAUSED)
         case None if trial.paused and attempt.state is not AttemptState.STOPPING:
-            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, "a user paused the trial")
+            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, TRIAL_PAUSED)
         case None if gang is not None and gang.state is not GangState.ALIVE:
             yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None and (why := why_stalled(study.budget, attempt, gang)):

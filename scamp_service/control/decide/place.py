@@ -28,13 +28,14 @@ from scamp_service.control.decide.rules.gangs import (
 from scamp_service.control.decide.rules.growth import counts_as
 from scamp_service.control.decide.rules.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
-from scamp_service.lifecycle import AttemptState, TrialState, WaitsFor
+from scamp_service.lifecycle import STUDY_PAUSED, TRIAL_PAUSED, AttemptState, TrialState, WaitsFor
 from scamp_service.model import Attempt, Trial, TrialChanges
 
 PASSES_BEFORE_DRAINING = 2 * PASSES_BEFORE_RESERVATION
 """After so many passes of a trial, nothing starts any more on devices that are kept for it by a guess of seconds."""
-WAITS_FOR_RESUME = "the study is paused: waits until somebody resumes it"
-IS_PAUSED = "a user paused the trial: waits until somebody resumes it"
+UNTIL_RESUMED = "waits until somebody resumes it"
+WAITS_FOR_RESUME = f"the study is paused: {UNTIL_RESUMED}"
+IS_PAUSED = f"{TRIAL_PAUSED}: {UNTIL_RESUMED}"
 WAITS_FOR_FRONT = (
     "waits until every candidate is predicted: all objectives are, so only candidates on the Pareto front are trained"
 )
@@ -147,7 +148,8 @@ def _waits(trial: Trial, waits_for: WaitsFor, reason: str, passes: int | None = 
     """Say what a queued trial waits for, and that it was passed over ``passes`` times, if something of it is new."""
     passes = trial.passed_over if passes is None else passes
     if trial.requeued_because:
-        reason = f"{trial.requeued_because}. Now: {reason}"
+        is_said = waits_for is WaitsFor.RESUME and trial.requeued_because.endswith((STUDY_PAUSED, TRIAL_PAUSED))
+        reason = f"{trial.requeued_because}. Now: {UNTIL_RESUMED if is_said else reason}"
     if (waits_for, reason, passes) != (trial.waits_for, trial.reason, trial.passed_over):
         yield MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(passed_over=passes), waits_for=waits_for)
 

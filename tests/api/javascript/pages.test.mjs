@@ -170,10 +170,58 @@ test("a panel is drawn once per frame, after what it shows has changed, and not 
   state.setCluster({});
   state.setCluster({});
   frame();
-  assert.deepEqual(drawn, ["both"]);
+  assert.deepEqual(drawn.splice(0), ["both", "rows"], "also what has come before");
+  state.changed("cluster");
+  frame();
+  assert.deepEqual(drawn.splice(0), ["both"]);
   state.changed("cluster", "rows");
   frame();
-  assert.deepEqual(drawn, ["both", "both", "rows"]);
+  assert.deepEqual(drawn, ["both", "rows"]);
+});
+
+test("a panel is first drawn once it has what it needs, whatever comes first", () => {
+  for (const fields of [
+    ["study", "points"],
+    ["points", "study"],
+  ]) {
+    const drawn = [];
+    const { state, frame } = hosted([
+      { shows: ["study", "points"], needs: "points", draw: () => drawn.push("points") },
+    ]);
+    state.setCluster({});
+    for (const field of fields) {
+      frame();
+      assert.deepEqual(drawn, []);
+      state.changed(field);
+      if (field === "points") break;
+    }
+    frame();
+    assert.deepEqual(drawn, ["points"]);
+  }
+});
+
+test("a lazy panel loads once its card comes near, or if it is hidden, and hears no events before that", async () => {
+  const heard = [];
+  const panelOf = (name, card) => ({
+    card,
+    isLazy: true,
+    load: () => heard.push(name),
+    on: { trial: () => heard.push(`${name} hears`) },
+  });
+  const [near, far, hidden] = [{ hidden: false }, { hidden: false }, { hidden: true }];
+  const panels = [panelOf("near", near), panelOf("far", far), panelOf("hidden", hidden)];
+  const { page } = hosted(panels);
+  for (const panel of panels) page.unloaded.add(panel);
+  page.comesNear(near, panels[0]);
+  assert.deepEqual(heard, [], "not before the page's state has come");
+  page.opened();
+  assert.deepEqual(heard.splice(0), ["near", "hidden"]);
+  page.handlers().trial({});
+  assert.deepEqual(heard.splice(0), ["near hears", "hidden hears"]);
+  page.comesNear(far, panels[1]);
+  page.near.delete(far);
+  page.comesNear(far, panels[1]);
+  assert.deepEqual(heard, ["far"]);
 });
 
 test("an event changes the state first, and kinds that nobody listens to are not followed", () => {

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import httpx
 import pytest
@@ -154,21 +154,30 @@ class World:
 
 
 class Race:
-    """A service whose first ports are taken by another service, which answers there, while its own API starts."""
+    """A service whose first ports are taken by another service, which answers there, while its own API starts.
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, num_lost: int, **options: Any) -> None:
+    If it ``is_brief``, the other service ends before this one looks for another port.
+    """
+
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, num_lost: int, is_brief: bool = False, **options: Any
+    ) -> None:
         self.ports: list[int] = []
-        self._num_lost, self._others = num_lost, ExitStack()
+        self._num_lost, self._others, self._is_brief = num_lost, ExitStack(), is_brief
         self.service = Service(Settings(data_dir=folder, ray_address="10.0.0.1:1", **options))
         monkeypatch.delenv("SCAMP_PORT", raising=False)
         monkeypatch.setattr(httpx, "get", lambda *args, **options: httpx.Response(200))
         monkeypatch.setattr(subprocess, "Popen", self._popen)
 
-    def _popen(self, command: list[str], *, env: dict[str, str], **options: Any) -> Child:
+    def _popen(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **options: Any) -> Child:
         child = Child(command)
         if child.name == "api":
             self.ports.append(int(env["SCAMP_PORT"]))
-            if len(self.ports) <= self._num_lost:
+            if len(self.ports) <= self._num_lost and self._is_brief:
+                stdout.write(b"scamp: cannot listen on 127.0.0.1 port 8100 (Address already in use)\n")
+                stdout.flush()
+                child.returncode = 2
+            elif len(self.ports) <= self._num_lost:
                 self._others.enter_context(socket.create_server(("127.0.0.1", self.ports[-1])))
                 threading.Timer(0.2, setattr, (child, "returncode", 2)).start()
             else:
@@ -190,6 +199,20 @@ def test_a_service_that_loses_its_port_while_it_starts_takes_the_next_one(
         assert len(set(race.ports)) == num_lost + 1
         assert service.settings.port == race.ports[-1] == remembered_port(tmp_path)
         assert service.url == running_server(tmp_path) == f"http://127.0.0.1:{race.ports[-1]}"
+
+
+def test_a_service_that_loses_its_port_to_one_that_has_ended_since_takes_the_same_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Race(tmp_path, monkeypatch, num_lost=2, is_brief=True) as race, race.service as service:
+        assert len(race.ports) == 3 and service.settings.port == race.ports[-1]
+    with (
+        Race(tmp_path, monkeypatch, num_lost=99, is_brief=True) as race,
+        pytest.raises(Unavailable, match=r"did not start; .* cannot listen on"),
+        race.service,
+    ):
+        pass
+    assert len(race.ports) < 10
 
 
 def test_a_service_that_loses_the_port_that_somebody_chose_says_so_and_remembers_it_not(

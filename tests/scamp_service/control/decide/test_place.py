@@ -282,6 +282,9 @@ def test_a_trial_that_a_user_has_paused_stops_and_waits_and_leaves_its_room_to_o
     queued = trial(state=TrialState.QUEUED, attempt=0, sized=sized(Plan(1), 10), paused=True)
     move = only_move(effects_of(trials=[queued]))
     assert (move.waits_for, move.reason) == (WaitsFor.RESUME, IS_PAUSED)
+    again = replace(queued, attempt=1, requeued_because=f"will run again: {stop.detail}")
+    reason = only_move(effects_of(trials=[again])).reason
+    assert reason == "will run again: a user paused the trial. Now: waits until somebody resumes it", "said once"
     paused = [replace(queued, id=n, number=n) for n in range(1, 20)]
     (proposal,) = (e for e in effects_of(trials=paused, studies={1: study(num_trials=5)}) if isinstance(e, Propose))
     assert proposal.count == 4
