@@ -40,6 +40,10 @@ class Stage:
         if self.schedule == "1f1b" and self.num_micro_batches < self.count:
             raise ValueError(f"1F1B needs at least {self.count} micro-batches, one for each stage: use them, or gpipe")
 
+    def blocks(self, num_blocks: int) -> range:
+        """The blocks of the stage. Raises ``ValueError`` for a cut of another number of blocks."""
+        return blocks_of_stage(num_blocks, self.index, self.count, self.cut)
+
 
 def blocks_of_stage(num_blocks: int, index: int, count: int, cut: Sequence[int] = ()) -> range:
     """The blocks that ranks give to one of ``count`` stages, whose numbers of blocks are ``cut``.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from estimators.model import Layout, Plan, blocks_of_stage
+from estimators.model import Layout, Plan
 
 PLANS = [
     Plan(4),
@@ -175,8 +175,7 @@ def test_a_rank_has_two_stages_of_some_schedules_in_a_row_or_in_the_shape_of_a_v
     assert held["zbv"] == [[0, 7], [1, 6], [2, 5], [3, 4]]
     plan = Plan(1, 8, pp=4, schedule="zbv", cut=(1, 2, 1, 2, 1, 2, 1, 2))
     assert [rank for rank in range(4) if plan.has_last_stage(rank)] == [0]
-    stages = plan.layouts[3].stages
-    assert [list(blocks_of_stage(12, stage.index, stage.count, stage.cut)) for stage in stages] == [[4, 5], [6]]
+    assert [list(stage.blocks(12)) for stage in plan.layouts[3].stages] == [[4, 5], [6]]
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ def test_a_chosen_pipeline_takes_as_long_as_a_study_predicts_and_is_drawn(
     assert chosen.bubble_share > 0.1
     assert chosen.refinement.pipeline is not None
     predicted = predicted_step(comparison.estimate.profile, chosen.plan, kind)
-    seconds = [known.seconds if known else None for known in (time, predicted)]
+    seconds = [each.seconds if each else None for each in (time, predicted)]
     assert seconds == [step.seconds if kind and kind.links else None] * 2
 
 
