@@ -18,7 +18,8 @@ class ModelProfile:
     ``structure`` identifies the traced structure: two candidates that differ only in learning rate share it.
     ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
     parameters, buffers, gradients and optimizer states. ``units``, ``divisions``, whether the blocks run ``in_order``,
-    once each, and whether samples differ in size (``is_uneven``) come from the plain layout. ``evaluations`` are
+    once each, whether samples differ in size (``is_uneven``), and the ``frozen_bytes`` of parameters that never train
+    come from the plain layout. ``evaluations`` are
     the peak curves of evaluations, by their own micro-batch. ``refusals`` say why layouts cannot be traced, so that no
     plan may use them, and ``traits`` of the code rule out more of them. ``assumptions`` say in words what the traces
     take for granted.
@@ -36,6 +37,7 @@ class ModelProfile:
     evaluations: Mapping[Layout, PeakCurve] = field(default_factory=dict)
     in_order: bool = True
     is_uneven: bool = False
+    frozen_bytes: int = 0
     traits: Traits = NO_TRAITS
 
     def with_curve(

@@ -32,7 +32,8 @@ class Trace:
     objects beyond them, and ``unknown_percent`` what kernels may need beyond it
     (see ``estimators.tracing.device``): both are 0 on a GPU. ``in_order`` says of the plain layout whether
     the blocks run once each, one after another, and ``traits`` which of its code rule out plans. ``is_uneven`` says of
-    the plain layout whether samples differ in size: the trace is one of the largest.
+    the plain layout whether samples differ in size: the trace is one of the largest. ``frozen_bytes`` are those of
+    parameters that never train, here and on all ranks.
     """
 
     batch: int
@@ -52,6 +53,7 @@ class Trace:
     unknown_percent: int = 0
     traits: Traits = NO_TRAITS
     is_uneven: bool = False
+    frozen_bytes: int = 0
 
     @property
     def host_curve(self) -> PeakCurve:
@@ -97,6 +99,7 @@ def profile_of(
                 divisions=trace.divisions,
                 in_order=trace.in_order,
                 is_uneven=trace.is_uneven,
+                frozen_bytes=trace.frozen_bytes,
                 traits=trace.traits,
             )
         curve = trace.gpu_curve(expandable) if on_gpu else trace.host_curve

@@ -44,9 +44,8 @@ def __getattr__(name: str) -> Any:
     """Import a name when it is first used. Raises ``ModuleNotFoundError`` that says what to install."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(installed_module(_MODULES[name], f"scamp.{name}"), name)
-    globals()[name] = value
-    return value
+    # Not kept here: a process of ranks would no longer be clean after code that imports it
+    return getattr(installed_module(_MODULES[name], f"scamp.{name}"), name)
 
 
 def __dir__() -> list[str]:

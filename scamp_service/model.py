@@ -163,6 +163,8 @@ class Sized:
     """None: the plan has no pipeline."""
     num_params: int = 0
     """Parameters of the model."""
+    frozen_bytes: int = 0
+    """Bytes of parameters that never train, on one rank without sharding; a pack has them once."""
     flops_per_sample: float | None = None
     """FLOPs of a training step, forward and backward; None: not known."""
     choices: tuple[Choice, ...] = ()
@@ -418,6 +420,8 @@ class Attempt:
     checkpoint_step: int = -1  # step of the last committed checkpoint; -1: none
     started_at: float | None = None
     ended_at: float | None = None
+    pack: str = ""  # of attempts that may share a process: the key of the one that began it; empty: never shares
+    shared_mib: int = 0  # MiB of frozen weights, which the attempts of a pack have once
 
     @property
     def key(self) -> str:
@@ -436,8 +440,11 @@ class Attempt:
 
     @property
     def mib_per_rank(self) -> int:
-        """MiB reserved on a device for one rank, the largest if ranks take unlike shares of the batch."""
-        return self.prediction.reserved_mib
+        """MiB reserved on a device for one rank, the largest if ranks take unlike shares of the batch.
+
+        They are without the frozen weights that another attempt of its pack has brought."""
+        brought = self.shared_mib if self.pack not in ("", self.key) else 0
+        return max(1, self.prediction.reserved_mib - brought)
 
     @property
     def mibs(self) -> tuple[int, ...]:

@@ -73,6 +73,10 @@ export interface AttemptView {
   /** step of its last committed checkpoint; -1: none */
   checkpoint_step: number;
   ended_at: number | null;
+  /** attempts with the same text here share a process (`TRIAL/ATTEMPT`, by ids); empty: none */
+  pack: string;
+  /** MiB of frozen weights in `mib_per_rank`, which all attempts that share a process have together */
+  shared_mib: number;
 }
 
 export interface AuditView {

@@ -171,6 +171,10 @@ class AttemptView(RunView):
     checkpoint_step: int
     """step of its last committed checkpoint; -1: none"""
     ended_at: Time | None
+    pack: str
+    """attempts with the same text here share a process (`TRIAL/ATTEMPT`, by ids); empty: none"""
+    shared_mib: int
+    """MiB of frozen weights in `mib_per_rank`, which all attempts that share a process have together"""
 
 
 class OptionView(View):

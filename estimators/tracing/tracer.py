@@ -98,6 +98,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
             batch=batch,
             structure=structure,
             num_params=steps.model.num_params,
+            frozen_bytes=steps.model.frozen_bytes,
             state_bytes=second.held_after,
             curve=curve.plus("buffers", kept_bytes),
             work=work,
@@ -165,6 +166,7 @@ class _Model:
     """
 
     num_params: int
+    frozen_bytes: int
     num_blocks: int
     divisions: Divisions
     assumptions: tuple[str, ...]
@@ -176,6 +178,7 @@ class _Model:
 def _model_of(session: Session) -> _Model:
     return _Model(
         num_params=session.num_params,
+        frozen_bytes=session.frozen_bytes,
         num_blocks=session.num_blocks,
         divisions=session.divisions,
         assumptions=tuple(session.assumptions),

@@ -32,7 +32,7 @@ class Order(TrainingJob):
 
     ``objectives`` are the names of the study's objectives, and ``metrics`` those of them that evaluations report. Other
     trials may need the checkpoints in ``keep``. ``mibs`` are the MiB of each rank if they take unlike shares of the
-    batch.
+    batch. An attempt with a ``pack`` joins the process of another one of the same pack, if there is one on its device.
     """
 
     token: str
@@ -44,6 +44,7 @@ class Order(TrainingJob):
     code_dir: Path | None = None
     budget_bytes: int | None = None
     checkpoint_root: Path = Path()
+    pack: str = ""
 
     def mib_of(self, rank: int) -> int:
         """MiB reserved for a rank."""

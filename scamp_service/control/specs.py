@@ -73,4 +73,5 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         repeats=spec.repeats,
         plan=spec.given_plan,
         guard=spec.guard,
+        pack=spec.pack,
     )

@@ -346,6 +346,7 @@ class ProcessSizer:
                     learned_bytes=demand.learned_bytes(plan.layout),
                     options=chosen.options,
                     num_params=profile.num_params,
+                    frozen_bytes=profile.frozen_bytes,
                     flops_per_sample=profile.flops_per_sample,
                     is_uneven=profile.is_uneven,
                 )

@@ -31,6 +31,8 @@ from scamp_service.study.values import Given, Integer, Name, Strict, Title, Valu
 from scamp_service.study.workload_names import is_file
 
 MAX_REPEATS = 100
+MOST_PACKED = 12
+"""A rank process has threads for so many attempts at once."""
 Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]
 
@@ -64,7 +66,8 @@ class StudySpec(Strict):
     before it trains. A candidate that trains to its end is trained ``repeats`` times, with other seeds, and counts by
     the mean. An empty ``space`` is in the user's class, and not known yet (see
     ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
-    on how a batch is divided, nor on interruptions. ``notify`` lists who is told what of the study.
+    on how a batch is divided, nor on interruptions. Up to ``pack`` trials whose frozen weights are
+    the same share a process and make their passes together. ``notify`` lists who is told what of the study.
     """
 
     name: Title
@@ -85,6 +88,7 @@ class StudySpec(Strict):
     repeats: Annotated[Integer, Field(ge=1, le=MAX_REPEATS)] = 1
     plan: dict[Name, Any] | None = None
     guard: bool = True
+    pack: Annotated[Integer, Field(ge=1, le=MOST_PACKED)] = 1
     notify: Annotated[list[Receiver], at_most(MOST_RECEIVERS)] = Field(default=[], max_length=MOST_RECEIVERS)
 
     @model_validator(mode="before")

@@ -7,7 +7,7 @@ what the function divides by, are known here by value: no name of a class says w
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -147,30 +147,86 @@ def noted_comparisons(*, measured: bool = False) -> Iterator[Comparisons]:
 
     ``measured``: their values carry tangents, by which their part of a loss is known without a graph.
     """
-    comparisons, this_thread = Comparisons(), threading.get_ident()
-    functions = {name: getattr(functional, name) for name in _FUNCTIONS}
-
-    def note(name: str, *args: Any, **kwargs: Any) -> Tensor:
-        bound = signature(functions[name]).bind(*args, **kwargs)
-        bound.apply_defaults()
-        if threading.get_ident() != this_thread or not _makes_one_number(name, bound.arguments):
-            result: Tensor = functions[name](*args, **kwargs)
-            return result
-        terms = functions[name](**{**bound.arguments, "reduction": "none"})
-        if name == "ctc_loss" and bound.arguments["reduction"] == "mean":
-            terms = terms / bound.arguments["target_lengths"].to(terms.device).clamp(min=1)
-        comparisons.append(comparison := Comparison(name, bound.arguments, terms))
-        value = comparison.value.clone()  # models add other terms to it in place
-        return _with_tangent(value, comparison.value.clone()) if measured else value
-
-    with forward_ad.dual_level() if measured else nullcontext():
-        for name in functions:
-            setattr(functional, name, partial(note, name))
+    comparisons = Comparisons()
+    with _noting_functions(), forward_ad.dual_level() if measured else nullcontext():
+        _noted.listening = (comparisons, measured)
         try:
             yield comparisons
         finally:
-            for name, function in functions.items():
-                setattr(functional, name, function)
+            _noted.listening = None
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A comparison of a batch that consists of those of several trainings: each makes its own of it."""
+
+    function: Callable[..., Tensor]
+    args: Any
+    keywords: Any
+
+    def compute(self) -> Tensor:
+        """The number for what is compared in the arguments."""
+        return self.function(*self.args, **self.keywords)
+
+
+@contextmanager
+def comparing_later() -> Iterator[None]:
+    """Let comparisons of this thread that make one number of a batch return ``Later`` meanwhile."""
+    with _noting_functions():
+        before, _noted.puts_off = _noted.puts_off, True
+        try:
+            yield
+        finally:
+            _noted.puts_off = before
+
+
+class _Noted(threading.local):
+    """The list of this thread, and whether values carry tangents; and whether comparisons are made later."""
+
+    listening: tuple[Comparisons, bool] | None = None
+    puts_off = False
+
+
+_noted, _functions, _lock = _Noted(), dict[str, Any](), threading.Lock()
+_num_listening = 0
+
+
+@contextmanager
+def _noting_functions() -> Iterator[None]:
+    """Replace torch's loss functions as long as any thread listens: several may, in any order."""
+    global _num_listening
+    with _lock:
+        if not _num_listening:
+            _functions.update({name: getattr(functional, name) for name in _FUNCTIONS})
+            for name in _functions:
+                setattr(functional, name, partial(_note, name))
+        _num_listening += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _num_listening -= 1
+            if not _num_listening:
+                for name, function in _functions.items():
+                    setattr(functional, name, function)
+
+
+def _note(name: str, *args: Any, **kwargs: Any) -> Tensor:
+    function = _functions[name]
+    bound = signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    if _noted.puts_off and _makes_one_number(name, bound.arguments):
+        return Later(getattr(functional, name), args, kwargs)  # type: ignore[return-value]
+    if _noted.listening is None or not _makes_one_number(name, bound.arguments):
+        result: Tensor = function(*args, **kwargs)
+        return result
+    comparisons, measured = _noted.listening
+    terms = function(**{**bound.arguments, "reduction": "none"})
+    if name == "ctc_loss" and bound.arguments["reduction"] == "mean":
+        terms = terms / bound.arguments["target_lengths"].to(terms.device).clamp(min=1)
+    comparisons.append(comparison := Comparison(name, bound.arguments, terms))
+    value = comparison.value.clone()  # models add other terms to it in place
+    return _with_tangent(value, comparison.value.clone()) if measured else value
 
 
 def _with_tangent(value: Tensor, tangent: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import gc
 import re
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -41,8 +41,10 @@ from workloads.training.checkpoints.name import Donor, trial_folder
 from workloads.training.data.data_checks import expect_data, expect_order
 from workloads.training.data.feed import feeding
 from workloads.training.data.order import SampleOrder
+from workloads.training.faults import HostFault
 from workloads.training.gang import process_group
 from workloads.training.memory import budget
+from workloads.training.packs.pack import Member, Pack
 from workloads.training.updates.update import expect_reduction, make_optimizer, scale_steps, scaled_from
 from workloads.training.warm_up import warm_up
 from workloads.trial import ARTIFACTS, Slab, TrialContext
@@ -58,9 +60,16 @@ def lost_its_peers(error: BaseException) -> bool:
 
 
 def train(
-    job: TrainingJob, rank: int, world_size: int, rendezvous: Store | None, reporter: Reporter
+    job: TrainingJob,
+    rank: int,
+    world_size: int,
+    rendezvous: Store | None,
+    reporter: Reporter,
+    pack: Pack | None = None,
 ) -> Literal["done", "stopped"]:
     """Train until ``job.last_step`` ("done"), or until a rank's reporter says to stop ("stopped").
+
+    With a ``pack`` this is one of several trainings in the process, each in a thread of its own.
 
     Raises ``budget.OutOfMemory``, ``NonFiniteLoss``, ``DependsOnDivision``, ``ResumesDifferently``, ``PeerLost``,
     ``WorkloadError``, ``StorageFault``, or any error of the workload.
@@ -70,8 +79,13 @@ def train(
     torch.set_num_threads(1)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        return _train(job, rank, rendezvous, reporter, device)
+        with pack.member() if pack is not None else nullcontext() as member:
+            return _train(job, rank, rendezvous, reporter, device, member)
     except budget.OutOfMemory as error:
+        if pack is not None and pack.num_others and error.requested_bytes:  # nobody knows who needed too much
+            raise HostFault(
+                f"the trials that share its process ran out of memory, so it trains alone: {error}"
+            ) from None
         overrun = error.with_traceback(None)  # the traceback's frames hold memory that the next job needs
         overrun.__cause__ = overrun.__context__ = None
     except RuntimeError as error:
@@ -99,7 +113,12 @@ def _is_raised_by_others(error: BaseException) -> bool:
 
 
 def _train(
-    job: TrainingJob, rank: int, rendezvous: Store | None, reporter: Reporter, device: torch.device
+    job: TrainingJob,
+    rank: int,
+    rendezvous: Store | None,
+    reporter: Reporter,
+    device: torch.device,
+    member: Member | None,
 ) -> Literal["done", "stopped"]:
     """The training of this rank, from top to bottom; its frame holds all memory of the candidate."""
     workload = _loaded(job, rank)
@@ -119,13 +138,19 @@ def _train(
         if job.code_dir is not None:
             import_early(type(workload), job.code_dir)
         baseline = budget.baseline(device)
-        model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
+        with member.pack.limit.lifted() if member is not None else nullcontext():
+            model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
+            if member is not None:
+                member.attach(model)
         baseline = budget.with_libraries(device, baseline)
         forward_state(model).weight = job.plan.weight_of(rank)
-        held = stack.enter_context(budget.enforce(device, baseline, job.budget_bytes))
+        if member is not None:
+            stack.enter_context(member.pack.limit.part(device, baseline, job.budget_bytes or 0, job.shared_bytes))
+        own_limit = job.budget_bytes if member is None else None
+        held = stack.enter_context(budget.enforce(device, baseline, own_limit))
         optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)
         scale_steps(model, job.plan.batch)
-        training_rank = TrainingRank(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed)
+        training_rank = TrainingRank(job, workload, device, mesh, rank, reporter, held, model, optimizer, feed, member)
         return Loop(training_rank, begun).train()
 
 

@@ -26,6 +26,7 @@ from workloads.protocol import Batch, Chain, Outputs, Workload, defines
 from workloads.refusals import WrongResult, explain_closure, explain_gradient_in_evaluation
 from workloads.training.losses import StepLosses
 from workloads.training.metrics import Sums, split_evaluation
+from workloads.training.packs.pack import backward
 from workloads.training.updates.loss_scale import share_overflows
 from workloads.training.updates.precision import autocast, low_types
 from workloads.training.updates.update import updates_of
@@ -88,7 +89,7 @@ def phase_step(
                 losses.factor = updates.loss_factor(num) * updates.part(num)
                 loss = losses.add(returned)
                 del returned
-                loss.backward()  # type: ignore[no-untyped-call]
+                backward(model, loss)
             del batch, loss  # otherwise they are still alive while the next batch is made
     end_passes(model)
     finish(model)

@@ -79,6 +79,8 @@ class OpenedModel:
             self._model.train()
             self._blocks = list(dict.fromkeys(self._recipe.blocks(self._model)))  # one may be there several times
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
+            frozen = [parameter for parameter in self._model.parameters() if not parameter.requires_grad]
+            self.frozen_bytes = 0 if self._recipe.unfreezes else sum(parameter.nbytes for parameter in frozen)
             self.num_blocks = len(self._blocks)
             self.divisions = self._divisions() if self._wanted == Layout() else INDIVISIBLE
             self.outlines = outlines_of(self._model, self._blocks, self._recipe)

@@ -311,7 +311,7 @@ class RayExecutor:
         """The nodes of which the autoscaler may end the idle ones."""
         if self._autoscaler is None:
             return frozenset()
-        used = {rank.node for rank in self._states.ranks.values() if rank.key}
+        used = {rank.node for rank in self._states.ranks.values() if rank.keys}
         in_use = frozenset(node_id for node_id in alive if node_id[:8] in used)
         self._autoscaler.follow(self._pools.num_devices(alive), in_use, self._pools.unit)
         return self._autoscaler.given_back

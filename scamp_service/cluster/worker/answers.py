@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scamp_service.host import Process
 from scamp_service.lifecycle import Outcome
@@ -10,7 +10,8 @@ from scamp_service.lifecycle import Outcome
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """State of a rank process. ``key`` is its attempt, empty when it is idle. ``version`` is that of its sources.
+    """State of a rank process. ``key`` is its attempt, empty when it is idle; ``others`` share the process with
+    it as a ``pack``. ``version`` is that of its sources.
 
     ``code`` is the archive of user code that it has run, the only one that it may ever run; None: none yet.
     ``num_signs`` grows as long as training continues, and ``doing`` says what it does right now.
@@ -25,11 +26,20 @@ class RankStatus:
     code: str | None = None
     num_signs: int = 0
     doing: str = ""
+    others: tuple[str, ...] = ()
+    pack: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All its attempts."""
+        return (self.key, *self.others) if self.key else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an attempt ended on this rank. ``outcome`` is None when this rank does not know the cause.
+    """How the attempt ``key``, or the only one, ended on this rank.
+
+    ``outcome`` is None when this rank does not know the cause.
 
     The process is about to end unless it is ``reusable``; after an attempt that went well, ``detail`` says why.
     """
@@ -37,3 +47,4 @@ class Ended:
     outcome: Outcome | None
     detail: str
     reusable: bool
+    key: str = field(default="", compare=False)

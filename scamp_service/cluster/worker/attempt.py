@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,9 @@ class Training:
     """Everything that a rank needs for one attempt. ``train`` is ``workloads.training.runtime.train``.
 
     ``rendezvous`` is the address of the gang's store, None for a single rank; ``served`` is that store on rank 0.
-    ``cleaner`` cleans the process after users' code, which prints to ``output``. ``is_last`` means that the process
-    must not train another attempt.
+    ``cleaner`` cleans the process after users' code, which prints to ``output``. ``pack`` is the ``Pack`` of the
+    attempts that share the process, None if there is only this one. ``is_first`` means that no other attempt runs in
+    the process, and ``is_last`` that it must not train another one.
     """
 
     train: Callable[..., str]
@@ -43,6 +43,8 @@ class Training:
     folders: Folders
     cleaner: Cleaner
     output: LineWriter
+    pack: Any
+    is_first: bool
     is_last: bool
 
     def run(self) -> Ended:
@@ -52,7 +54,7 @@ class Training:
         if not self._ask("started", *identity):
             reports.close()
             return Ended(None, "the attempt has already ended", True)
-        if order.candidate.code:
+        if order.candidate.code and self.is_first:
             self.cleaner.remember()
         outcome, detail, any_rank_reports, phase = self._result()
         delivery = reports.close()  # every metric is stored before the outcome
@@ -63,10 +65,15 @@ class Training:
             reports.wait_for_stop(WITNESS_SECONDS)
         elif delivery is not Delivery.REFUSED and (any_rank_reports or reports.rank == 0):
             self._ask("outcome", *identity, outcome, detail, phase)
-        if outcome not in (Outcome.DONE, Outcome.STOPPED) or self.is_last:
-            return Ended(outcome, detail, False)
-        unclean = self.cleaner.restore(self._code_dir) if self._code_dir else ""
-        return Ended(outcome, f"the process is not clean: {unclean}" if unclean else "", not unclean)
+        went_well = outcome in (Outcome.DONE, Outcome.STOPPED)
+        return Ended(outcome, "" if went_well and not self.is_last else detail, went_well and not self.is_last)
+
+    def cleaned(self, ended: Ended) -> Ended:
+        """Clean the process for its next attempt, once none runs in it; says whether it can train again."""
+        if not ended.reusable or not self._code_dir:
+            return ended
+        unclean = self.cleaner.restore(self._code_dir)
+        return replace(ended, detail=f"the process is not clean: {unclean}", reusable=False) if unclean else ended
 
     def _ask(self, method: str, *args: Any) -> Any:
         with self.reports.awaiting_sink():
@@ -88,7 +95,7 @@ class Training:
             ResumesDifferently: Outcome.RESUMES_DIFFERENTLY,
         }
         try:
-            with self.output.writing_to(reports), redirect_stdout(self.output), redirect_stderr(self.output):
+            with self.output.writing_to(reports):
                 verdict = self._run_workload()
             return Outcome.DONE if verdict == "done" else Outcome.STOPPED, "", False, ""
         except OutOfMemory as error:
@@ -105,13 +112,14 @@ class Training:
 
     def _run_workload(self) -> str:
         order, rank, world = self.reports.order, self.reports.rank, self.reports.order.plan.world_size
+        brought = order.shared_bytes if order.pack not in ("", order.key) else 0  # by the attempt that began the pack
         job = replace(
             order,
             code_dir=self._unpack(order.candidate.code) if order.candidate.code else None,
-            budget_bytes=order.mib_of(rank) * MIB,
+            budget_bytes=order.mib_of(rank) * MIB + brought,
             checkpoint_root=self.folders.checkpoints,
         )
-        return self.train(job, rank, world, self._store(rank, world), self.reports)
+        return self.train(job, rank, world, self._store(rank, world), self.reports, self.pack)
 
     @property
     def _code_dir(self) -> Path | None:

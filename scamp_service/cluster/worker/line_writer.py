@@ -7,7 +7,8 @@ import io
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from scamp_service.cluster.worker.report_queue import MAX_LINE, ReportQueue
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LineWriter(io.TextIOBase):
-    """Text stream whose non-empty lines become log lines of the trial that runs, and are lost while there is none.
+    """Text stream whose non-empty lines become log lines of the trial that writes them, and are lost if none does.
 
     It has everything that libraries expect of ``sys.stdout``. What is written to its ``fileno``, as by a child process,
     goes to the log of this process. A process has one stream for all its attempts, because libraries keep the one that
@@ -28,9 +29,10 @@ class LineWriter(io.TextIOBase):
     errors = "replace"
 
     def __init__(self, reports: ReportQueue | None = None) -> None:
-        self._reports = reports
-        self._rest = ""
-        self._lock = threading.Lock()
+        self._first = _Lines(reports)
+        self._of_thread: dict[int, _Lines] = {}
+        self._replaced: list[AbstractContextManager[Any]] = []
+        self._lock = threading.RLock()
         self.buffer = _Encoded(self)
 
     def fileno(self) -> int:
@@ -43,13 +45,32 @@ class LineWriter(io.TextIOBase):
 
     @contextmanager
     def writing_to(self, reports: ReportQueue) -> Iterator[None]:
-        """Send what is written in the meantime to these reports."""
-        self._reports = reports
+        """Be ``sys.stdout`` and ``sys.stderr`` meanwhile, and send what this thread writes to these reports.
+
+        What other threads write goes to those of the attempt that began first, of those that still run.
+        """
+        thread = threading.get_ident()
+        with self._lock:
+            if not self._of_thread:
+                self._replaced = [redirect_stdout(self), redirect_stderr(self)]
+                for redirected in self._replaced:
+                    redirected.__enter__()
+            self._of_thread[thread] = _Lines(reports)
         try:
             yield
         finally:
-            self.flush()
-            self._reports = None
+            with self._lock:
+                self.flush()
+                del self._of_thread[thread]
+                if not self._of_thread:
+                    for redirected in reversed(self._replaced):
+                        redirected.__exit__(None, None, None)
+
+    @property
+    def _lines(self) -> _Lines:
+        with self._lock:
+            mine = self._of_thread.get(threading.get_ident())
+            return mine or next(iter(self._of_thread.values()), self._first)
 
     def writable(self) -> bool:
         """Always True."""
@@ -60,30 +81,38 @@ class LineWriter(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Log the complete lines of ``text`` and keep the rest; a carriage return also ends a line."""
+        lines = self._lines
         with self._lock:
-            *lines, self._rest = (self._rest + text.replace("\r", "\n")).split("\n")
-            if len(self._rest) > MAX_LINE:
-                lines.append(self._rest)
-                self._rest = ""
-        for line in lines:
-            if line.strip():
-                self._log(line)
+            *complete, lines.rest = (lines.rest + text.replace("\r", "\n")).split("\n")
+            if len(lines.rest) > MAX_LINE:
+                complete.append(lines.rest)
+                lines.rest = ""
+        for line in complete:
+            lines.log(line)
         return len(text)
 
     def flush(self) -> None:
         """Log the incomplete last line."""
+        lines = self._lines
         with self._lock:
-            rest, self._rest = self._rest, ""
-        if rest.strip():
-            self._log(rest)
-
-    def _log(self, line: str) -> None:
-        if reports := self._reports:
-            reports.log(line)
+            rest, lines.rest = lines.rest, ""
+        lines.log(rest)
 
     def close(self) -> None:
         """Flush, and close nothing: the next attempt writes to the same stream."""
         self.flush()
+
+
+@dataclass(slots=True)
+class _Lines:
+    """Where lines go, and the last one as long as it is not complete."""
+
+    reports: ReportQueue | None
+    rest: str = ""
+
+    def log(self, line: str) -> None:
+        if self.reports is not None and line.strip():
+            self.reports.log(line)
 
 
 class _Encoded(io.BufferedIOBase):

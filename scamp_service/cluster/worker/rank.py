@@ -1,4 +1,5 @@
-"""One warm rank process: trains one rank of an attempt at a time, and repeats its reports until the sink accepts them.
+"""One warm rank process: trains one rank of an attempt at a time, or those of a pack, and repeats their reports until
+the sink accepts them.
 
 It decides neither placement nor retries; it follows the executor. It ends itself when no controller has been alive for
 a while. Its outcome is in the database before its status says that it is idle.
@@ -10,8 +11,9 @@ import faulthandler
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray._private.worker import global_worker
@@ -39,6 +41,13 @@ Calls of controllers that have died stay in the other group until their attempt 
 """
 
 
+class _Running(NamedTuple):
+    """An attempt that runs, with the thread that trains it."""
+
+    reports: ReportQueue
+    thread: threading.Thread
+
+
 class Rank:
     """A rank process, as a detached Ray actor with several threads, because ``run``, ``join`` and ``hold`` block.
 
@@ -63,19 +72,21 @@ class Rank:
         """
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # by which NVML counts, too; CUDA would count the fastest first
         from workloads.cleaning.cleaner import Cleaner
+        from workloads.training.packs.pack import Pack
         from workloads.training.runtime import train
         from workloads.training.warm_up import prepare_process
 
         keep_last_stack()
-        self._train = train
+        self._train, self._new_pack = train, Pack
         self._output = LineWriter()
         self._code: str | None = None
         self._folders = folders.here()
         close_environment(pass_environment)
         self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
         self._changed = threading.Condition()
-        self._current: ReportQueue | None = None
-        self._thread: threading.Thread | None = None
+        self._running: dict[str, _Running] = {}
+        self._pack = ""
+        self._members: Any = None
         self._ended: dict[str, Ended] = {}
         self._stopped: set[str] = set()
         self._server: tuple[str, Any, tuple[str, int]] | None = None
@@ -98,13 +109,16 @@ class Rank:
         """Reports the present activity of this process. It obeys no controller of an earlier ``term`` any more."""
         with self._changed:
             self._obey(term)
-            now = self._current
-            if now is None or self._thread is None:
-                return RankStatus(Process.current(), "", 0, 0, self._reusable, source_hash(), self._code)
-            world, signs = now.order.plan.world_size, now.num_signs
-            doing = f"{whereabouts(self._thread)} in step {now.present_step + 1}"
             mine = self._reusable, source_hash(), self._code
-            return RankStatus(Process.current(), now.order.key, now.rank, world, *mine, signs, doing)
+            if not self._running:
+                return RankStatus(Process.current(), "", 0, 0, *mine)
+            first, *others = self._running
+            now, thread = self._running[first]
+            world, signs = now.order.plan.world_size, sum(reports.num_signs for reports, _ in self._running.values())
+            doing = f"{whereabouts(thread)} in step {now.present_step + 1}"
+            return RankStatus(
+                Process.current(), first, now.rank, world, *mine, signs, doing, tuple(others), now.order.pack
+            )
 
     def hold(self, seconds: float) -> None:
         """Wait for ``seconds``. Ray reports the death of this process at once to a caller that waits for the answer."""
@@ -125,22 +139,31 @@ class Rank:
         """Train, and return when the attempt has ended on this rank. A repeated call waits for the first one."""
         with self._changed:
             self._obey(term)
-            if self._current is None and order.key not in self._ended:
+            if order.key not in self._ended and order.key not in self._running and self._may_begin(order):
                 assert self._reusable, "this rank is about to end"
                 assert self._code in (None, order.candidate.code), "this rank has run another archive of user code"
                 self._code = order.candidate.code
-                self._current = ReportQueue(order, rank, self._sink, self._silence.is_too_long)
+                reports = ReportQueue(order, rank, self._sink, self._silence.is_too_long)
                 if order.key in self._stopped:
-                    self._current.stop()
-                self._thread = threading.Thread(target=self._attempt, args=(self._current, rendezvous), daemon=True)
-                self._thread.start()
+                    reports.stop()
+                if order.pack and not self._running:
+                    self._members = self._new_pack()
+                thread = threading.Thread(
+                    target=self._attempt, args=(reports, rendezvous, not self._running), daemon=True
+                )
+                self._running[order.key] = _Running(reports, thread)
+                self._pack = order.pack
+                thread.start()
         return self.join(order.key)
+
+    def _may_begin(self, order: Order) -> bool:
+        return not self._running or (order.pack != "" and order.pack == self._pack)
 
     def join(self, key: str) -> Ended:
         """Return when the attempt has ended on this rank, at once when it does not run here."""
         with self._changed:
-            self._changed.wait_for(lambda: self._current is None or self._current.order.key != key)
-            return self._ended.get(key, Ended(None, "the attempt never began on this rank", self._reusable))
+            self._changed.wait_for(lambda: key not in self._running)
+            return self._ended.get(key, Ended(None, "the attempt never began on this rank", self._reusable, key))
 
     @ray.method(concurrency_group=CONTROL)
     def stop(self, key: str, term: int) -> None:
@@ -148,24 +171,36 @@ class Rank:
         with self._changed:
             self._obey(term)
             self._stopped.add(key)
-            if self._current is not None and self._current.order.key == key:
-                self._current.stop()
+            if (running := self._running.get(key)) is not None:
+                running.reports.stop()
 
-    def _attempt(self, reports: ReportQueue, rendezvous: tuple[str, int] | None) -> None:
-        ended = Ended(None, "the rank itself failed", False)
+    def _attempt(self, reports: ReportQueue, rendezvous: tuple[str, int] | None, is_first: bool) -> None:
+        training, ended = self._training(reports, rendezvous, is_first), Ended(None, "the rank itself failed", False)
         try:
-            ended = self._training(reports, rendezvous).run()
+            ended = training.run()
         finally:
             with self._changed:
-                self._ended[reports.order.key] = ended
-                self._reusable = ended.reusable
-                self._current = None
-                self._server = None
-                self._changed.notify_all()
-            if not ended.reusable:
-                threading.Timer(LAST_WORDS_SECONDS, os._exit, [0]).start()
+                self._reusable &= ended.reusable
+                has_others = len(self._running) > 1
+                if has_others:  # as long as they go on, so does the process
+                    self._forget(reports.order.key, replace(ended, reusable=True))
+                else:
+                    self._pack = ""  # nobody may join any more
+            if not has_others:
+                ended = training.cleaned(replace(ended, reusable=self._reusable))
+                with self._changed:
+                    self._reusable, self._server, self._members = ended.reusable, None, None
+                    self._forget(reports.order.key, ended)
+                if not ended.reusable:
+                    threading.Timer(LAST_WORDS_SECONDS, os._exit, [0]).start()
 
-    def _training(self, reports: ReportQueue, rendezvous: tuple[str, int] | None) -> Training:
+    def _forget(self, key: str, ended: Ended) -> None:
+        """Note how an attempt has ended. Call it with the lock."""
+        self._ended[key] = replace(ended, key=key)
+        del self._running[key]
+        self._changed.notify_all()
+
+    def _training(self, reports: ReportQueue, rendezvous: tuple[str, int] | None, is_first: bool) -> Training:
         served = self._server[1] if self._server is not None and self._server[0] == reports.order.key else None
         return Training(
             self._train,
@@ -177,6 +212,8 @@ class Rank:
             self._folders,
             self._cleaner,
             self._output,
+            self._members,
+            is_first,
             is_last=len(self._ended) + 1 >= self._max_attempts,
         )
 
@@ -220,8 +257,8 @@ class Rank:
 
     def _excuse(self) -> None:
         with self._changed:
-            if self._current is not None:
-                self._current.excuse()
+            for running in self._running.values():
+                running.reports.excuse()
 
 
 def keep_last_stack() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from statistics import median
 
@@ -27,15 +28,17 @@ from scamp_service.control.decide.rules.gangs import (
 )
 from scamp_service.control.decide.rules.growth import counts_as
 from scamp_service.control.decide.rules.orders import order_for
+from scamp_service.control.decide.rules.packs import Joined, join_packs, shared_mib
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import STUDY_PAUSED, TRIAL_PAUSED, AttemptState, TrialState, WaitsFor
-from scamp_service.model import Attempt, Trial, TrialChanges
+from scamp_service.model import Attempt, Choice, Trial, TrialChanges
 
 PASSES_BEFORE_DRAINING = 2 * PASSES_BEFORE_RESERVATION
 """After so many passes of a trial, nothing starts any more on devices that are kept for it by a guess of seconds."""
 UNTIL_RESUMED = "waits until somebody resumes it"
 WAITS_FOR_RESUME = f"the study is paused: {UNTIL_RESUMED}"
 IS_PAUSED = f"{TRIAL_PAUSED}: {UNTIL_RESUMED}"
+WAITS_FOR_PACK = "joins the process that another trial of its study begins"
 WAITS_FOR_FRONT = (
     "waits until every candidate is predicted: all objectives are, so only candidates on the Pareto front are trained"
 )
@@ -98,13 +101,20 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
 def _placed(
     s: Snapshot, in_order: Sequence[Trial], learned: Corrections, behind: Mapping[int, int]
 ) -> Iterator[Effect]:
-    """Begin the trials whose gangs the policy places, and say why the others wait."""
+    """Begin the trials that join others, and those whose gangs the policy places; say why the others wait."""
+    usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
+    ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device, s.ready)
+    joined = join_packs(s, in_order, ledger, learned)
+    for trial in in_order:
+        if (pack := joined.get(trial.id)) is not None:
+            yield _join(s, trial, pack)
+        elif trial.id in joined:
+            yield from _waits(trial, WaitsFor.DEVICES, WAITS_FOR_PACK)
+    in_order = [trial for trial in in_order if trial.id not in joined]
     passes = {trial.id: counted_passes(trial, behind) for trial in in_order}
     guesses = _guessed_step_seconds(s, max(passes.values(), default=0))
     queue = [queued_of(s, trial, learned, guesses.get(trial.study_id), passes[trial.id]) for trial in in_order]
     by_gang = {gang.id: trial for gang, trial in zip(queue, in_order, strict=True)}
-    usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
-    ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device, s.ready)
     decision = s.packing.policy(queue, ledger, seconds_left(s))
     for placement in decision.placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
@@ -192,18 +202,31 @@ def _dominated(s: Snapshot, trial: Trial) -> str:
 
 
 def _begin(s: Snapshot, trial: Trial, placement: Placement, learned: Corrections) -> Begin:
-    attempt = Attempt(
+    choice = offer_choices(s, trial, learned)[placement.choice]
+    attempt = _new_attempt(s, trial, choice, placement.devices, placement.reason)
+    if (shared := shared_mib(s, trial, choice)) is not None:
+        attempt = replace(attempt, pack=attempt.key, shared_mib=shared)
+    return Begin(attempt, order_for(s, trial, attempt))
+
+
+def _join(s: Snapshot, trial: Trial, joined: Joined) -> Begin:
+    attempt = _new_attempt(s, trial, joined.choice, (joined.device,), joined.reason)
+    attempt = replace(attempt, pack=joined.pack, shared_mib=joined.shared_mib)
+    return Begin(attempt, order_for(s, trial, attempt))
+
+
+def _new_attempt(s: Snapshot, trial: Trial, choice: Choice, devices: tuple[str, ...], reason: str) -> Attempt:
+    return Attempt(
         trial_id=trial.id,
         attempt=trial.attempt + 1,
         token="",
         state=AttemptState.STARTING,
-        choice=offer_choices(s, trial, learned)[placement.choice],
-        devices=placement.devices,
-        device_kinds=tuple(sorted({device.kind for device in s.cluster.devices if device.id in placement.devices})),
-        placement_reason=placement.reason,
+        choice=choice,
+        devices=devices,
+        device_kinds=tuple(sorted({device.kind for device in s.cluster.devices if device.id in devices})),
+        placement_reason=reason,
         created_at=s.now,
     )
-    return Begin(attempt, order_for(s, trial, attempt))
 
 
 def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned | None:

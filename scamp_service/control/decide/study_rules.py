@@ -108,6 +108,8 @@ class StudyRules:
     """Plan of all candidates, if the study gives one."""
     guard: bool = True
     """Whether trainings check that their curves do not depend on how a batch is divided."""
+    pack: int = 1
+    """The most trials that share a process; 1: none does."""
 
     @property
     def wants_trials(self) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.optim import optimizer
-from workloads.protocol import Workload
+from scamp import Workload
 
 class Mine(Workload):
     build_model = loss = optimizer = train_batch = eval_batch = evaluate = num_train = num_eval = None

@@ -22,7 +22,8 @@ class TrainingJob:
     weights of ``donor``. Without steps it is evaluated once. Each evaluation must return all ``metrics``.
     With ``best_of`` (``maximize`` or ``minimize``) each evaluation with a better value of the first metric is followed
     by a checkpoint, which is kept; ``best`` is what earlier attempts have reached: the value, and its step. With
-    ``guard`` the training checks now and then that its curve does not depend on how a batch is divided.
+    ``guard`` the training checks now and then that its curve does not depend on how a batch is divided. In a pack
+    ``shared_bytes`` of the budget are frozen weights, which its members have once.
     """
 
     candidate: Candidate
@@ -46,6 +47,7 @@ class TrainingJob:
     best_of: str = ""
     best: tuple[float, int] | None = None
     guard: bool = True
+    shared_bytes: int = 0
 
     @property
     def last_step(self) -> int:

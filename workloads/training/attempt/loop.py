@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -96,7 +97,7 @@ class Loop:
                 loss, stop, needs_more, check_due = self._agree(own_loss, needs_more, check_due)  # waits for all ranks
             if step == self._begun:
                 expect_agreement(rank.model, rank.mesh, "after their first step")
-            if not is_measured:
+            if not is_measured and not self._has_company:
                 self._timing.end_step(step, began)
             is_measured = step + 1 == measured_step or (step + 1 > measured_step and needs_more)
             self._resuming.end_step(step, loss)
@@ -128,6 +129,11 @@ class Loop:
         self._resuming.end_step(step, loss)
         if self._rank.is_first:
             self._timing.report_seconds(self._pace.share(time.monotonic()))
+
+    @property
+    def _has_company(self) -> bool:
+        """Whether others train in this process, so that a step takes as long as theirs."""
+        return self._rank.member is not None and self._rank.member.pack.num_others > 0
 
     @property
     def _is_guarded(self) -> bool:
@@ -201,7 +207,8 @@ class Loop:
             seed_everything((self._job.seed, step, _OF_ON_STEP), self._rank.workload)
         self._rank.workload.on_step(done, self._job.steps, self._rank.optimizer)
         if not measured:
-            with self._rank.budget.settling():
+            member = self._rank.member
+            with self._rank.budget.settling(), member.step() if member is not None else nullcontext():
                 return self._train_step(self._batches(step))
         losses: list[Tensor] = []
 

@@ -17,6 +17,7 @@ from workloads.training.attempt.job import TrainingJob
 from workloads.training.attempt.reporter import Reporter
 from workloads.training.data.feed import Feed
 from workloads.training.memory.budget import EnforcedBudget
+from workloads.training.packs.pack import Member
 from workloads.training.step import to_device
 
 
@@ -24,7 +25,8 @@ from workloads.training.step import to_device
 class TrainingRank:
     """A rank with its model on its device. ``number`` is its rank; ``mesh`` is None without a gang.
 
-    ``present_step`` counts the steps that are done, for ``Reporter.progressed``.
+    ``member`` is its place in a pack, if it shares its
+    process. ``present_step`` counts the steps that are done, for ``Reporter.progressed``.
     """
 
     job: TrainingJob
@@ -37,6 +39,7 @@ class TrainingRank:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     feed: Feed
+    member: Member | None = None
     present_step: int = 0
 
     @property

@@ -254,6 +254,55 @@ class EnforcedBudget:
         return data_bytes() - self.baseline.data_bytes - self.kept_bytes
 
 
+class SharedLimit:
+    """The limit of a process whose trainings share it: the sum of their budgets over the baseline of the first one.
+
+    Each training also compares what it needs alone with its own budget. The whole has ``ALLOWANCE_BYTES`` more for
+    what libraries keep, and as much for checkpoints, as no part of it can be told from the others.
+    """
+
+    def __init__(self) -> None:
+        self._budget: EnforcedBudget | None = None
+        self._parts: list[int] = []
+
+    @contextmanager
+    def part(
+        self, device: torch.device, held_before: HeldMemory, budget_bytes: int, shared_bytes: int
+    ) -> Iterator[None]:
+        """Raise the limit by one more budget, of which ``shared_bytes`` count once."""
+        if self._budget is None:
+            self._budget = EnforcedBudget(device, held_before, 0, kept_bytes=2 * ALLOWANCE_BYTES)
+        self._parts.append(budget_bytes - shared_bytes)
+        self._set(shared_bytes)
+        try:
+            yield
+        finally:
+            self._parts.remove(budget_bytes - shared_bytes)
+            self._set(shared_bytes)
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Lift the limit while a training that joins has its own frozen weights, before it shares those of others."""
+        if self._budget is None:
+            yield
+            return
+        with self._budget.lifted():
+            yield
+
+    def _set(self, shared_bytes: int) -> None:
+        budget = self._budget
+        assert budget is not None
+        budget.budget_bytes = sum(self._parts) + shared_bytes
+        if budget.device.type == "cuda":
+            total = torch.cuda.get_device_properties(budget.device).total_memory
+            most = budget.baseline.data_bytes + budget.budget_bytes
+            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total) if self._parts else 1.0, budget.device)
+        elif self._parts:
+            budget.restore()
+        else:
+            budget._set_limit(resource.RLIM_INFINITY)
+
+
 def baseline(device: torch.device) -> HeldMemory:
     """The memory of this process without a candidate; take it after the warm-up, when all threads run."""
     return HeldMemory(torch.cuda.memory_allocated(device)) if device.type == "cuda" else measure_held()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scamp_service.cluster.worker.answers import RankStatus
@@ -22,13 +22,13 @@ class RankPhase(StrEnum):
 
 @dataclass(eq=False, slots=True)
 class RankRecord:
-    """State of a rank process. ``key`` is the attempt that it works for, empty when it is idle.
+    """State of a rank process. ``keys`` are the attempts that it works for, with the MiB that each has reserved for it;
+    none when it is idle, and several if they share it as a ``pack``.
 
-    ``mib`` are those that its attempt has reserved for it, or the last one; 0 if there was none, or if an earlier
-    controller has launched it. ``code`` is the archive of user code that it has run; None: none yet, so that it may run
-    any. Times are seconds of one monotonic clock. ``asked_at`` is when the oldest question without an answer was asked,
-    ``answered`` the time of the last answer, if any. ``is_known`` is False as long as nobody can say which attempt it
-    runs.
+    MiB are 0 where an earlier controller has launched the attempt; ``last_mib`` are those of the last one that ended.
+    ``code`` is the archive of user code that it has run; None: none yet, so that it may run any. Times are seconds of
+    one monotonic clock. ``asked_at`` is when the oldest question without an answer was asked, ``answered`` the time of
+    the last answer, if any. ``is_known`` is False as long as nobody can say which attempt it runs.
     """
 
     name: str
@@ -39,8 +39,9 @@ class RankRecord:
     heard: float  # time of the last answer, or of the creation of this object
     status: RankStatus | None = None
     is_here: bool = False  # its process is one of this host
-    key: str = ""
-    mib: int = 0
+    keys: dict[str, int] = field(default_factory=dict)
+    last_mib: int = 0
+    pack: str = ""
     code: str | None = None
     dead: bool = False  # according to Ray
     is_known: bool = True
@@ -48,6 +49,11 @@ class RankRecord:
     answered: float | None = None
     is_being_killed: bool = False  # by a task on its host, which has not answered yet
     is_gone: bool = False  # its process was seen to be gone: here, or by that task
+
+    @property
+    def mib(self) -> int:
+        """MiB that its attempts have reserved for it, or the last one had."""
+        return sum(self.keys.values()) or self.last_mib
 
     @property
     def node(self) -> str:
@@ -63,7 +69,7 @@ class RankRecord:
         """Note how it is. Only another attempt, or a new sign of training, is progress."""
         before = self.status
         self.status, self.is_here, self.answered, self.heard = status, is_here, now, now
-        if before is None or (before.key, before.num_signs) != (status.key, status.num_signs):
+        if before is None or (before.keys, before.num_signs) != (status.keys, status.num_signs):
             self.progressed = now
 
     def excuse(self, seconds: float) -> None:

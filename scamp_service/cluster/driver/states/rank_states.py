@@ -24,7 +24,7 @@ from scamp_service.cluster.driver.states.rank_record import RankPhase, RankRecor
 from scamp_service.cluster.driver.states.rank_table import RankTable
 from scamp_service.cluster.driver.states.start_failures import StartFailures
 from scamp_service.cluster.worker.answers import Ended, RankStatus
-from scamp_service.control.executor import GangStatus
+from scamp_service.control.executor import GangStatus, Order
 from scamp_service.lifecycle import Outcome
 
 log = logging.getLogger("scamp.ray")
@@ -92,7 +92,7 @@ class RankStates:
     def gangs(self, now: float) -> dict[str, GangStatus]:
         """Status of every attempt that has a rank, and until it is stopped of one that only this object knows to be
         broken."""
-        keys = {rank.key for rank in self.ranks.values() if rank.key} | self._gangs.unexplained()
+        keys = {key for rank in self.ranks.values() for key in rank.keys} | self._gangs.unexplained()
         return {key: self._gangs.status(key, self.ranks.members(key), now) for key in sorted(keys)}
 
     def put_off(self, now: float) -> frozenset[str]:
@@ -112,6 +112,11 @@ class RankStates:
         order = event.order
         if not self._may_act or self.ranks.members(order.key):
             return
+        if order.pack and (sharing := self._of_pack(order)):
+            self._gangs.mark_launched(order.key)
+            sharing.keys[order.key] = order.mib_of(0)
+            self._do(instructions.RunAttempt((sharing.name,), order, None))
+            return
         code, where = order.candidate.code, list(zip(order.devices, event.nodes, strict=True))
         if not all(suitable(self.ranks.idle(device), code) or self._may_start(node, device) for device, node in where):
             self._put_off_until = self._now + PUT_OFF_SECONDS
@@ -125,12 +130,24 @@ class RankStates:
             for device in order.devices
         ]
         for number, rank in enumerate(ranks):
-            rank.key, rank.mib, rank.code, rank.progressed = order.key, order.mib_of(number), code, self._now
+            rank.keys, rank.pack = {order.key: order.mib_of(number)}, order.pack
+            rank.code, rank.progressed = code, self._now
         host = None
         if len(ranks) > 1:
             ips = [node.ip for node in event.nodes]
             host = "127.0.0.1" if len(set(ips)) == 1 else ips[0]
         self._do(instructions.RunAttempt(tuple(rank.name for rank in ranks), order, host))
+
+    def _of_pack(self, order: Order) -> RankRecord | None:
+        """The rank that works for others of the order's pack, on its device."""
+        return next(
+            (
+                rank
+                for rank in self.ranks.on(order.devices[0])
+                if rank.keys and rank.pack == order.pack and rank.phase is RankPhase.READY
+            ),
+            None,
+        )
 
     def _stop(self, key: str) -> None:
         """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""
@@ -205,13 +222,13 @@ class RankStates:
     def _look(self, nodes: tuple[Node, ...], gone: frozenset[str]) -> None:
         """Forget who is gone; end who is incomplete, silent or too slow to stop; keep spare ranks on free devices."""
         if all(rank.is_known for rank in self.ranks.values()):
-            self._gangs.break_incomplete(Counter(rank.key for rank in self.ranks.values()))
+            self._gangs.break_incomplete(Counter(key for rank in self.ranks.values() for key in rank.keys))
         self._forget_gone(gone)
         self._end_silent()
-        for key in self._gangs.overdue(self._now):
-            for rank in self.ranks.members(key):
-                if rank.phase is not RankPhase.ENDING:
-                    self._end(rank)
+        overdue = {*self._gangs.overdue(self._now)}
+        for rank in self.ranks.values() if overdue else ():
+            if rank.keys and overdue.issuperset(rank.keys) and rank.phase is not RankPhase.ENDING:
+                self._end(rank)
         for node in nodes:
             self._keep_warm(node)
 
@@ -226,7 +243,7 @@ class RankStates:
             log.warning("the rank %s %s; ending it", rank.name, why)
             if is_starting:
                 self._failures.record_failure(rank.device, f"it {why}", self._now)
-            self._gangs.mark_broken(rank.key, f"a rank on {rank.device} {why}")
+            self._break(rank, f"a rank on {rank.device} {why}")
             if rank.status is None and self._may_act:
                 self._do(instructions.FindProcess(rank.name))
             self._end(rank)
@@ -239,7 +256,8 @@ class RankStates:
             if has_ended(rank, may_trust_ray, self._lease_seconds, self._now):
                 del self.ranks[rank.name]
                 self._do(instructions.ForgetRank(rank.name))
-                self._gangs.remove_rank(rank.key, is_last=not self.ranks.members(rank.key))
+                for key in rank.keys:
+                    self._gangs.remove_rank(key, is_last=not self.ranks.members(key))
 
     def _probe(self) -> None:
         """Ask the ranks how they are; end those again that are to end, as the message may have been lost."""
@@ -252,8 +270,13 @@ class RankStates:
     def _leave(self, devices: tuple[str, ...], why: str) -> None:
         """Break the gangs on devices that have left the cluster, and end their ranks."""
         for rank in [rank for rank in self.ranks.values() if rank.device in devices]:
-            self._gangs.mark_broken(rank.key, why)
+            self._break(rank, why)
             self._end(rank)
+
+    def _break(self, rank: RankRecord, why: str) -> None:
+        """Note that the gangs that the rank works for must be stopped."""
+        for key in rank.keys:
+            self._gangs.mark_broken(key, why)
 
     def _end(self, rank: RankRecord) -> None:
         """Kill the process; the rank stays listed until it is gone."""
@@ -286,7 +309,7 @@ class RankStates:
         match answer:
             case events.StartFailed(_, error):
                 self._failures.record_failure(rank.device, cause_in(error), self._now)
-                self._gangs.mark_broken(rank.key, f"a rank on {rank.device} did not start: {cause_in(error)}")
+                self._break(rank, f"a rank on {rank.device} did not start: {cause_in(error)}")
                 del self.ranks[rank.name]
             case events.StatusArrived(_, status, is_here):
                 rank.asked_at = None
@@ -323,7 +346,8 @@ class RankStates:
 
     def _ask_again(self, rank: RankRecord, call: Call) -> None:
         if call is Call.RUN:
-            self._do(instructions.JoinAttempt(rank.name, rank.key))
+            for key in rank.keys:
+                self._do(instructions.JoinAttempt(rank.name, key))
         else:
             self._ask(rank)
 
@@ -332,7 +356,7 @@ class RankStates:
         if rank.phase is RankPhase.STARTING:
             self._failures.record_failure(rank.device, why, self._now)
         if rank.phase is not RankPhase.ENDING:  # Ray calls one that we have killed dead before it is
-            self._gangs.mark_broken(rank.key, f"a rank on {rank.device} died: {why}")
+            self._break(rank, f"a rank on {rank.device} died: {why}")
             rank.is_known = True  # whatever it ran, it runs no more
         self._end(rank)
         if call is not Call.RUN and not rank.dead:  # the error of a run may be caused by the rank that it waits for
@@ -351,28 +375,33 @@ class RankStates:
 
     def _take_over(self, rank: RankRecord, status: RankStatus) -> None:
         """Take over a rank of an earlier controller. One of another version may finish its attempt."""
-        rank.phase, rank.is_known, rank.key, rank.code = RankPhase.READY, True, status.key, status.code
-        if status.key:
-            self._gangs.mark_found(status.key, status.world)
-            self._do(instructions.JoinAttempt(rank.name, status.key))
-        elif not status.reusable or status.version != self._version:
+        rank.phase, rank.is_known, rank.code = RankPhase.READY, True, status.code
+        rank.keys, rank.pack = dict.fromkeys(status.keys, 0), status.pack
+        for key in status.keys:
+            self._gangs.mark_found(key, status.world)
+            self._do(instructions.JoinAttempt(rank.name, key))
+        if status.keys:
+            return
+        if not status.reusable or status.version != self._version:
             self._end(rank)
 
     def _attempt_ended(self, rank: RankRecord, ended: Ended) -> None:
         """End the rank, or make it idle again if its process is clean and of our version."""
+        key = ended.key or next(iter(rank.keys), "")
+        if key not in rank.keys:  # this answer came before
+            return
         went_well = ended.outcome in (Outcome.DONE, Outcome.STOPPED)
         if ended.outcome is not None:
-            self._gangs.mark_recorded(rank.key)
+            self._gangs.mark_recorded(key)
         if not went_well and not ended.reusable:
-            why = first_line(ended.outcome or ended.detail)
-            self._gangs.mark_broken(rank.key, f"a rank on {rank.device} ended: {why}")
+            self._break(rank, f"a rank on {rank.device} ended: {first_line(ended.outcome or ended.detail)}")
         if went_well and ended.detail:
             log.info("the rank %s is replaced: %s", rank.name, ended.detail)
         is_old = rank.status is not None and rank.status.version != self._version
-        if not ended.reusable or is_old:
+        if not ended.reusable or (is_old and len(rank.keys) == 1):
             self._end(rank)
             return
-        key, rank.key, rank.since = rank.key, "", self._now
+        rank.last_mib, rank.since = rank.keys.pop(key), self._now
         self._gangs.remove_rank(key, is_last=not self.ranks.members(key))
 
     def _hold(self, rank: RankRecord) -> None:

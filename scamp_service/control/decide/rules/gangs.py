@@ -116,11 +116,18 @@ def _gang_of(
 def ledger_of(
     cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int, ready: Ready = NONE_READY
 ) -> Ledger:
-    """A ledger with the reservations of ``attempts``: all that have not ended, whatever the state of their trials."""
-    ledger = Ledger(cluster, max_gangs_per_device, ready)
+    """A ledger with the reservations of ``attempts``: all that have not ended, whatever the state of their trials.
+
+    What the attempts of a pack share is reserved with the one that began it, or else with another that still runs.
+    """
+    attempts = list(attempts)
+    ledger, begun = Ledger(cluster, max_gangs_per_device, ready), {attempt.key for attempt in attempts}
     for attempt in attempts:
-        gang = Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank, attempt.mibs)
-        ledger.restore(gang, attempt.devices)
+        mib = attempt.mib_per_rank
+        if attempt.pack and attempt.pack not in begun:
+            begun.add(attempt.pack)
+            mib += attempt.shared_mib
+        ledger.restore(Gang(attempt.key, len(attempt.devices), mib, attempt.mibs), attempt.devices)
     return ledger
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from estimators.model import MIB
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import Order
@@ -42,6 +43,8 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         best_of=study.objectives.best_of,
         best=None if trial.value is None or trial.best_step is None else (trial.value, trial.best_step),
         guard=study.guard,
+        pack=attempt.pack,
+        shared_bytes=attempt.shared_mib * MIB,
     )
 
 

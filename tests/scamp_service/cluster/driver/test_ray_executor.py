@@ -262,7 +262,7 @@ def test_no_more_ranks_start_at_once_than_cores_are_idle_or_half_of_all(world: W
         for order in orders:
             world.executor.launch(order)
             starting = sum(rank.phase is RankPhase.STARTING for rank in list(ranks.values()))
-            training = sum(rank.phase is RankPhase.READY and bool(rank.key) for rank in list(ranks.values()))
+            training = sum(rank.phase is RankPhase.READY and bool(rank.keys) for rank in list(ranks.values()))
             seen.append((starting, training))
         return not any(world.gone(order) for order in orders)
 

@@ -69,10 +69,12 @@ def end(
         served=object(),
         give_up=lambda: False,
         folders=folders,
+        pack=None,
+        is_first=True,
         is_last=is_last,
         **options,
     )
-    return attempt.run()
+    return attempt.cleaned(attempt.run())
 
 
 def fail(error: BaseException) -> Callable[..., str]:
@@ -177,7 +179,7 @@ def test_a_rank_whose_rows_were_lost_never_reports_that_it_is_done(monkeypatch: 
         sink = FakeSink(flush)
 
         def train(*arguments: Any, verdict: str = verdict) -> str:
-            arguments[-1].metrics(1, {"accuracy": 0.5})
+            arguments[4].metrics(1, {"accuracy": 0.5})
             return verdict
 
         ended = end(train, sink)

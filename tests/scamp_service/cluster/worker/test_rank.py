@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_an_attempt_that_is_not_here_is_over(new_rank: Callable[..., Any]) -> No
 
 
 def test_a_stop_may_come_before_its_order(new_rank: Callable[..., Any]) -> None:
-    rank = new_rank(lambda job, number, world, store, reports: "stopped" if reports.should_stop() else "done")
+    rank = new_rank(lambda job, number, world, store, reports, pack: "stopped" if reports.should_stop() else "done")
     rank.stop(ORDER.key, 1)
     assert rank.run(ORDER, 0, None, 1).outcome is Outcome.STOPPED
     assert rank.run(OTHER, 0, None, 1).outcome is Outcome.DONE
@@ -201,7 +202,7 @@ def test_an_attempt_that_waits_for_the_database_is_not_stuck_and_one_that_waits_
     begun, may_end = threading.Event(), threading.Event()
 
     def train(*args: Any) -> str:
-        reports: ReportQueue = args[-1]
+        reports: ReportQueue = args[4]
         with reports.awaiting_sink() if waits else nullcontext():
             begun.set()
             may_end.wait(PATIENCE_SECONDS)
@@ -246,3 +247,41 @@ def test_a_rank_that_crashes_leaves_its_stack_in_a_file_of_its_own(tmp_path: Pat
     (file,) = tmp_path.iterdir()
     assert re.fullmatch(r"worker-stack-\d+\.err", file.name)
     assert "Fatal Python error: Aborted" in file.read_text()
+
+
+def test_attempts_of_a_pack_train_side_by_side_and_the_process_is_used_again(new_rank: Callable[..., Any]) -> None:
+    both, packs = threading.Barrier(2, timeout=PATIENCE_SECONDS), list[Any]()
+
+    def train(job: Any, number: int, world: int, store: Any, reports: ReportQueue, pack: Any) -> str:
+        packs.append(pack)
+        both.wait()
+        print(f"of {job.trial_id}")
+        if job.trial_id == 2:
+            raise ArithmeticError("only mine")
+        return "done"
+
+    rank = new_rank(train)
+    first, second = replace(ORDER, pack="1/1"), replace(OTHER, pack="1/1")
+    with ThreadPoolExecutor() as pool:
+        ends = list(pool.map(lambda order: rank.run(order, 0, None, 1), (first, second)))
+    assert [ended.outcome for ended in ends] == [Outcome.DONE, Outcome.ERROR]
+    assert packs[0] is packs[1] is not None
+    assert rank.status(1).keys == () and not rank.status(1).reusable, "after an error it ends with its last attempt"
+
+
+def test_an_attempt_of_another_pack_does_not_join(new_rank: Callable[..., Any]) -> None:
+    running, release = threading.Event(), threading.Event()
+
+    def train(*_: Any) -> str:
+        running.set()
+        release.wait(PATIENCE_SECONDS)
+        return "done"
+
+    rank = new_rank(train)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(rank.run, replace(ORDER, pack="1/1"), 0, None, 1)
+        running.wait(PATIENCE_SECONDS)
+        assert rank.run(replace(OTHER, pack="2/1"), 0, None, 1).outcome is None
+        assert rank.status(1).keys == (ORDER.key,)
+        release.set()
+        assert first.result().outcome is Outcome.DONE

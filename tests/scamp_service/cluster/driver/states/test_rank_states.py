@@ -186,7 +186,7 @@ def test_half_of_the_cores_that_train_are_left_to_training(driven: Driven) -> No
     assert len(started(driven.on(Looked((busy,))))) == 1
     idle = Node("10.0.0.1", 4, {"a/0": 96, "a/1": 96})
     assert len(started(driven.on(Looked((idle,))))) == 1
-    assert driven.states.ranks[name].key
+    assert driven.states.ranks[name].keys
 
 
 def test_once_half_of_the_cores_train_one_idle_rank_of_the_node_is_enough(driven: Driven) -> None:
@@ -483,3 +483,38 @@ def test_a_late_answer_of_a_rank_that_is_forgotten_has_no_effect(driven: Driven)
     driven.look(name)
     assert driven.hear(name) == driven.on(AttemptEnded(name, DONE)) == driven.on(CallFailed(name, Call.RUN, "")) == []
     assert not driven.states.ranks
+
+
+def test_the_attempts_of_a_pack_share_a_rank_and_end_one_by_one(driven: Driven) -> None:
+    first, second, third = (replace(order("a/0", trial=n), pack="1/1") for n in (1, 2, 3))
+    (name,) = driven.training(first)
+    for later in (second, third):
+        assert driven.launch(later) == [RunAttempt((name,), later, None)] and driven.launch(later) == []
+    assert set(driven.states.gangs(driven.now)) == {"1/1", "2/1", "3/1"}
+    driven.on(AttemptEnded(name, replace(DONE, key="1/1")))  # the one that began it may end first
+    fourth = replace(order("a/0", trial=4), pack="1/1")
+    assert driven.launch(fourth) == [RunAttempt((name,), fourth, None)]
+    for key in ("2/1", "3/1", "4/1"):
+        driven.on(AttemptEnded(name, replace(DONE, key=key)))
+    assert not driven.states.gangs(driven.now) and not driven.states.ranks[name].keys
+    assert [rank.name for rank in driven.states.ranks.idle("a/0")] == [name]
+
+
+def test_a_pack_that_dies_breaks_every_gang_in_it_and_one_that_is_told_to_stop_ends_no_other(driven: Driven) -> None:
+    first, second = (replace(order("a/0", trial=n), pack="1/1") for n in (1, 2))
+    (name,) = driven.training(first)
+    driven.launch(second)
+    assert driven.on(StopOrdered("2/1")) == [StopAttempt(name, "2/1")]
+    assert killed(driven.look(after=60.0)) == set(), "the first one would end with it"
+    driven.on(CallFailed(name, Call.RUN, "the actor died"))
+    assert {driven.state(key)[0] for key in ("1/1", "2/1")} == {GangState.BROKEN, GangState.STOPPING}
+
+
+def test_a_pack_of_an_earlier_controller_is_taken_over(driven: Driven) -> None:
+    driven.on(RankFound("rank/a/0/9", "a/0"))
+    joined = driven.hear("rank/a/0/9", "1/1", others=("2/1",), pack="1/1")
+    assert [step for step in joined if isinstance(step, JoinAttempt)] == [
+        JoinAttempt("rank/a/0/9", key) for key in ("1/1", "2/1")
+    ]
+    later = replace(order("a/0", trial=3), pack="1/1")
+    assert driven.launch(later) == [RunAttempt(("rank/a/0/9",), later, None)]

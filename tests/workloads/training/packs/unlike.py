@@ -1,0 +1,157 @@
+"""Models that could train another curve with others, or fail them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scamp import TransformersWorkload, Workload
+
+WIDTH = 16
+
+
+class Plain(Workload):
+    """A frozen layer, something in between that subclasses define, and a head that trains."""
+
+    default_batch = 8
+    num_train, num_eval = 64, 16
+
+    def between(self) -> nn.Module:
+        return nn.Tanh()
+
+    def build_model(self) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(int(self.params.get("backbone", 0)))
+            body = nn.Sequential(nn.Linear(WIDTH, WIDTH), self.between(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        body.requires_grad_(False)
+        return nn.Sequential(body, nn.Linear(WIDTH, int(self.params.get("classes", 4))))
+
+    def train_batch(self, indices: Tensor) -> Any:
+        x = torch.sin(indices[:, None] * torch.arange(1.0, WIDTH + 1))
+        return x, indices % 4
+
+    eval_batch = train_batch
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1], reduction="none")}
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=float(self.params.get("lr", 0.1)))
+
+
+class Centred(nn.Module):
+    """Compares the samples of a batch with each other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class Coupled(Plain):
+    def between(self) -> nn.Module:
+        return Centred()
+
+
+class WithBatchNorm(Plain):
+    def between(self) -> nn.Module:
+        return nn.BatchNorm1d(WIDTH)
+
+
+class Noise(nn.Module):
+    """Draws from Python's generator, outside of what trains."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + 0.1 * random.random())
+
+
+class Noisy(Plain):
+    def between(self) -> nn.Module:
+        return Noise()
+
+
+class Dropped(Plain):
+    """Drops units outside of what trains, which a pass with others would draw otherwise."""
+
+    def between(self) -> nn.Module:
+        return nn.Dropout(0.5)
+
+
+class Scaled(nn.Module):
+    """Multiplies by a number that is no parameter and no attribute."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.function = lambda x: x * factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Hidden(Plain):
+    def between(self) -> nn.Module:
+        return Scaled(float(self.params.get("factor", 1.0)))
+
+
+class Diverging(Plain):
+    """Computes nan in step 3 if asked."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        loss = super().loss(model, batch)
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.params.get("fails") == "nan" and self.calls == 3:
+            return loss * float("nan")
+        if self.params.get("fails") == "error" and self.calls == 3:
+            raise ArithmeticError("as asked")
+        return loss
+
+
+class Bert(TransformersWorkload):
+    """A small classifier of transformers with an adapter of peft, whose loss the model computes itself."""
+
+    default_batch = 4
+
+    @property
+    def model_class(self) -> Any:
+        from transformers import AutoModelForSequenceClassification
+
+        return AutoModelForSequenceClassification
+
+    def config(self) -> Any:
+        from transformers import BertConfig
+
+        return BertConfig(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=16,
+            num_labels=3,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+
+    def build_model(self) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return super().build_model()
+
+    def peft(self) -> Any:
+        from peft import LoraConfig, TaskType
+
+        targets = self.params.get("targets", "query value").split()
+        return LoraConfig(
+            r=self.params["rank"], target_modules=targets, lora_dropout=0.1, task_type=TaskType.SEQ_CLS, lora_alpha=8
+        )
+
+    def dataset(self, split: str) -> list[Any]:
+        return [
+            {"input_ids": [(n * 7 + place) % 64 for place in range(10)], "labels": n % 3}
+            for n in range(48 if split == "train" else 12)
+        ]

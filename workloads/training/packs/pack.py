@@ -1,0 +1,346 @@
+"""A pack: trainings of one process whose models have the same frozen weights, and which pass through these together.
+
+What a member computes in a pass with others is compared with what it computes alone: in its first passes, and then
+less and less often. Outputs, gradients and the random numbers that were drawn must agree. A member that differs goes on
+alone, in the same process. So a pack need not know what kind of model it trains.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from workloads.adapters.comparisons import Later
+from workloads.parallel.forward_state.state import forward_state
+from workloads.training.memory.budget import SharedLimit
+from workloads.training.packs.low_rank import LowRank
+from workloads.training.packs.sites import CannotJoin, Part, SharedTensors, Skeleton, adapters_in, joined
+from workloads.training.packs.turns import Generators, Seat, Turn, Turns
+
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+"""By which an output or a gradient may differ from the one alone, as a share of its largest number. Sums in another
+order differ by less; samples, weights or random numbers of another member by far more."""
+_NAME = "_scamp_member"
+
+
+class Pack:
+    """The members of one process. A member leaves when its training ends, and others may join at any time."""
+
+    def __init__(self) -> None:
+        self._turns = Turns(_make)
+        self._shared = SharedTensors()
+        self._skeleton: Skeleton | None = None
+        self.limit = SharedLimit()
+        self.passes: dict[int, int] = {}
+        """By the number of members in it, how many forward passes were made."""
+
+    @property
+    def num_others(self) -> int:
+        """The number of members besides the one that asks."""
+        return self._turns.num_seats - 1
+
+    @contextmanager
+    def member(self) -> Iterator[Member]:
+        """A new member, whose turn it is; others go on when it waits for a pass, and at the end of the context."""
+        with self._turns.seat() as seat:
+            try:
+                yield Member(self, seat)
+            finally:
+                if not self.num_others:  # nothing of the user's code is left in the process
+                    self._shared, self._skeleton = SharedTensors(), None
+
+    def add(self, model: nn.Module) -> None:
+        """Share what the model has in common with those of the members before.
+
+        Raises ``CannotJoin`` if that is too little to pass through it together.
+        """
+        self._shared.share(model)
+        if self._skeleton is None:
+            self._skeleton = Skeleton(model)
+        self._skeleton.add(model)
+
+    def pass_through(self, passes: Sequence[ForwardPass]) -> Sequence[Any]:
+        """The output of each of several members, of one pass through what they have in common."""
+        assert self._skeleton is not None
+        parts = [Part(*each.member.sites(self._skeleton), each.num_samples, each.generators) for each in passes]
+        args, keywords = joined([(each.args, each.keywords) for each in passes])
+        outputs = self._skeleton.forward(parts, args, keywords)
+        for each, part in zip(passes, parts, strict=True):
+            each.generators = part.generators
+        return outputs
+
+
+class Member:
+    """One training of a pack. ``alone_because`` says why it makes all passes alone; empty if it makes them with
+    others."""
+
+    def __init__(self, pack: Pack, seat: Seat) -> None:
+        self.pack, self._seat = pack, seat
+        self.alone_because = "it has no model yet"
+        self._is_open = self._has_shared = self._is_in_graph = False
+        self._num_shared = self._version = 0
+        self._groups = True  # low-rank adapters with those of others in one operation
+        self._modules: Mapping[str, nn.Module] = {}
+        self._adapters: Mapping[str, LowRank | None] = {}
+        self._comparisons: list[_Comparison] = []
+
+    def attach(self, model: nn.Module) -> None:
+        """Let this model share what it has in common with those of the other members, and make its passes with them."""
+        self.model, self.alone, self.alone_because = model, model.forward, ""
+        try:
+            self.pack.add(model)
+        except CannotJoin as error:
+            self.go_alone(str(error))
+        model.__dict__["forward"] = self._call
+        model.__dict__[_NAME] = self
+
+    def sites(self, skeleton: Skeleton) -> tuple[Mapping[str, nn.Module], Mapping[str, LowRank | None]]:
+        """The model's own modules at the sites, and those of them that are low-rank adapters."""
+        if self._version != skeleton.version:
+            self._version, self._modules = skeleton.version, skeleton.modules_of(self.model)
+            self._adapters = adapters_in(self._modules)
+        return self._modules, self._adapters if self._groups else {}
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A training step, whose passes may be made with those of others; without any, they have a turn before it."""
+        if not self._has_shared and self.pack.num_others:
+            self.pack._turns.take_pass(self._seat, Turn(Generators.now()))
+        self._is_open, self._has_shared = True, False
+        try:
+            yield
+        finally:
+            self._is_open = False
+
+    def go_alone(self, why: str) -> None:
+        """Make all passes alone from now on, and say why in the log."""
+        if not self.alone_because:
+            self.alone_because = why
+            print(f"makes its passes without the other trials of its process: {why}", flush=True)
+
+    @property
+    def _may_share(self) -> bool:
+        """Whether the next pass may be made with others: the first one is watched, to see what it changes."""
+        if not self._is_open or self.alone_because or not torch.is_grad_enabled():
+            return False
+        state = forward_state(self.model)
+        if state.is_known and (state.changed or state.statistics or state.attributes):
+            self.go_alone("the forward pass changes the model")
+        return state.is_known and not self.alone_because
+
+    def _call(self, *args: Any, **keywords: Any) -> Any:
+        """The model's output."""
+        awaited = ForwardPass.of(self, args, keywords) if self._may_share else None
+        if awaited is None:
+            return self.alone(*args, **keywords)
+        before = awaited.generators
+        output, num_members = self.pack._turns.take_pass(self._seat, awaited)
+        self._has_shared = self._is_in_graph = True
+        if num_members > 1:
+            output = tree_map(lambda leaf: leaf.compute() if isinstance(leaf, Later) else leaf, output)
+            self._num_shared += 1
+            if self._num_shared & (self._num_shared - 1) == 0:
+                return self._compared(awaited, before, output)
+        return output
+
+    def _compared(self, awaited: ForwardPass, before: Generators, output: Any) -> Any:
+        """The output, or the one that the member computes alone if they differ."""
+        before.restore()
+        others = _drawn_elsewhere()
+        alone = self.alone(*awaited.args, **awaited.keywords)
+        if _drawn_elsewhere() != others:
+            why = "a part of it draws from Python's or NumPy's generators"
+        elif not torch.equal(torch.get_rng_state(), awaited.generators.torch_state):
+            why = "it draws other random numbers"
+        else:
+            why = _difference(output, alone)
+        if why:
+            self._part(f"its model would compute something else with them: {why}")
+            return alone
+        comparison = _Comparison(alone)
+        self._comparisons.append(comparison)
+        return comparison.watched(output)
+
+    def _part(self, why: str) -> None:
+        """Have less in common with the others: first no operations for the adapters of all, then nothing."""
+        if self._groups:
+            self._groups, self._num_shared = False, 0  # to be compared again in the next pass
+        else:
+            self.go_alone(why)
+
+    def backward(self, loss: Tensor) -> None:
+        """The backward pass from ``loss``, with those of others."""
+        is_in_graph, self._is_in_graph = self._is_in_graph, False
+        if not self._is_open or not is_in_graph or not loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+            return
+        comparisons, self._comparisons = self._comparisons, []
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad] if comparisons else []
+        before = [None if parameter.grad is None else parameter.grad.clone() for parameter in trained]
+        self.pack._turns.take_pass(self._seat, BackwardPass(loss, Generators.now()))
+        if not comparisons:
+            return
+        gradients = [comparison.gradients(trained) for comparison in comparisons]
+        alone = [_sum_of(terms) for terms in zip(before, *gradients, strict=True)]
+        present = [_or_zero(parameter, parameter.grad) for parameter in trained]
+        if why := _difference(present, [_or_zero(*pair) for pair in zip(trained, alone, strict=True)]):
+            self._part(f"its gradients would differ: {why}")
+            for parameter, expected in zip(trained, alone, strict=True):
+                parameter.grad = expected
+
+
+def backward(model: nn.Module, loss: Tensor) -> None:
+    """The backward pass from ``loss``, with those of other members if ``model`` is that of a member of a pack."""
+    member = model.__dict__.get(_NAME)
+    if isinstance(member, Member):
+        member.backward(loss)
+    else:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+@dataclass(slots=True, eq=False)
+class ForwardPass:
+    """A member's samples, on their way through the model."""
+
+    member: Member
+    args: Any
+    keywords: Any
+    num_samples: int
+    key: object
+    generators: Generators
+    rank: int = 0
+
+    @classmethod
+    def of(cls, member: Member, args: Any, keywords: Any) -> ForwardPass | None:
+        """The pass, or None if its inputs are no batch of samples."""
+        leaves, spec = tree_flatten((args, keywords))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if not tensors or any(not tensor.ndim or len(tensor) != len(tensors[0]) for tensor in tensors):
+            return None
+        kinds = [
+            (leaf.shape[1:], leaf.dtype, leaf.requires_grad) if isinstance(leaf, Tensor) else repr(leaf)
+            for leaf in leaves
+        ]
+        device = tensors[0].device.type
+        low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        return cls(member, args, keywords, len(tensors[0]), (spec, tuple(kinds), low), Generators.now())
+
+
+@dataclass(slots=True, eq=False)
+class BackwardPass:
+    """A member's loss, from which a backward pass begins."""
+
+    loss: Tensor
+    generators: Generators
+    rank: int = 1
+    key: object = "backward"
+
+
+def _make(seats: Sequence[Seat]) -> None:
+    """Make the passes that the seats await, which are of one kind."""
+    if isinstance(seats[0].awaited, BackwardPass):
+        torch.autograd.backward([seat.awaited.loss for seat in seats if isinstance(seat.awaited, BackwardPass)])
+        return
+    passes = [seat.awaited for seat in seats if isinstance(seat.awaited, ForwardPass)]
+    pack = passes[0].member.pack
+    pack.passes[len(passes)] = pack.passes.get(len(passes), 0) + 1
+    if len(passes) > 1:
+        try:
+            outputs = pack.pass_through(passes)
+        except Exception as error:  # each alone, so that one of them cannot fail the others
+            for each in passes:
+                each.member.go_alone(
+                    str(error) if isinstance(error, CannotJoin) else f"{type(error).__name__}: {error}"
+                )
+        else:
+            for seat, output in zip(seats, outputs, strict=True):
+                seat.result = output, len(passes)
+            return
+    for seat, each in zip(seats, passes, strict=True):
+        each.generators.restore()
+        try:
+            seat.result = each.member.alone(*each.args, **each.keywords), 1
+        except Exception as error:
+            seat.error = error
+        each.generators = Generators.now()
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """The output of a member's model alone, and the gradients that arrive at its output in a pass of several."""
+
+    alone: Any
+    _arrived: dict[int, Tensor] = field(default_factory=dict)
+
+    def watched(self, output: Any) -> Any:
+        """The output, with tensors whose gradients are noted: only those that do not come from others of them."""
+        leaves, spec = tree_flatten(output)
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaves[place] = leaf.view_as(leaf)
+                leaves[place].register_hook(_noting(self._arrived, place))
+        return tree_unflatten(leaves, spec)
+
+    def gradients(self, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """The gradients that the parameters have alone, for the same gradients of the output."""
+        leaves = tree_flatten(self.alone)[0]
+        places = [place for place in self._arrived if leaves[place].requires_grad]
+        if not places:
+            return [None] * len(parameters)
+        arrived = [self._arrived[place] for place in places]
+        return torch.autograd.grad([leaves[p] for p in places], list(parameters), arrived, allow_unused=True)
+
+
+def _drawn_elsewhere() -> object:
+    """A value that changes when anybody draws from Python's or NumPy's generators."""
+    numpy_state: Any = np.random.get_state(legacy=False)
+    return random.getstate(), numpy_state["state"]["pos"], numpy_state["state"]["key"].tobytes()
+
+
+def _noting(arrived: dict[int, Tensor], place: int) -> Callable[[Tensor], None]:
+    def note(gradient: Tensor) -> None:
+        arrived[place] = arrived[place] + gradient if place in arrived else gradient
+
+    return note
+
+
+def _or_zero(parameter: Tensor, gradient: Tensor | None) -> Tensor:
+    return torch.zeros_like(parameter) if gradient is None else gradient
+
+
+def _sum_of(terms: Sequence[Tensor | None]) -> Tensor | None:
+    present = [term for term in terms if term is not None]
+    return torch.stack(present).sum(0) if len(present) > 1 else next(iter(present), None)
+
+
+def _difference(shared: Any, other: Any) -> str:
+    """How two outputs differ by more than rounding, in words; empty if they do not."""
+    leaves, spec = tree_flatten(shared)
+    expected, other_spec = tree_flatten(other)
+    if spec != other_spec:
+        return "it has another structure"
+    pairs = [pair for pair in zip(leaves, expected, strict=True) if any(isinstance(leaf, Tensor) for leaf in pair)]
+    return next((why for mine, alone in pairs if (why := _difference_of(mine, alone))), "")
+
+
+def _difference_of(shared: Any, other: Any) -> str:
+    if not isinstance(shared, Tensor) or not isinstance(other, Tensor) or shared.shape != other.shape:
+        return "it has another shape"
+    mine, expected = shared.detach().double(), other.detach().double()
+    finite = expected.isfinite()
+    if not torch.equal(finite, mine.isfinite()):
+        return "other numbers are finite"
+    if not finite.any():
+        return ""
+    largest, gap = expected[finite].abs().max().item(), (mine - expected)[finite].abs().max().item()
+    if gap <= TOLERANCES.get(shared.dtype, 0.0) * largest:
+        return ""
+    return f"by {gap:.3g}, where numbers are up to {largest:.3g}"
