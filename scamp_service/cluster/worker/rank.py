@@ -140,7 +140,7 @@ class Rank:
         with self._changed:
             self._obey(term)
             if order.key not in self._ended and order.key not in self._running and self._may_begin(order):
-                assert self._reusable, "this rank is about to end"
+                assert self._reusable or self._running, "this rank is about to end"
                 assert self._code in (None, order.candidate.code), "this rank has run another archive of user code"
                 self._code = order.candidate.code
                 reports = ReportQueue(order, rank, self._sink, self._silence.is_too_long)

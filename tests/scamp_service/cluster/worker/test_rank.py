@@ -269,6 +269,28 @@ def test_attempts_of_a_pack_train_side_by_side_and_the_process_is_used_again(new
     assert rank.status(1).keys == () and not rank.status(1).reusable, "after an error it ends with its last attempt"
 
 
+def test_after_the_error_of_one_others_may_still_join_a_pack(new_rank: Callable[..., Any]) -> None:
+    running, release = threading.Event(), threading.Event()
+
+    def train(job: Any, *_: Any) -> str:
+        if job.trial_id == 1:
+            running.set()
+            release.wait(PATIENCE_SECONDS)
+        elif job.trial_id == 2:
+            raise ArithmeticError("only mine")
+        return "done"
+
+    rank = new_rank(train)
+    first, failing, later = (replace(ORDER, trial_id=trial, pack="1/1") for trial in (1, 2, 3))
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(rank.run, first, 0, None, 1)
+        running.wait(PATIENCE_SECONDS)
+        assert rank.run(failing, 0, None, 1).outcome is Outcome.ERROR
+        assert rank.run(later, 0, None, 1).outcome is Outcome.DONE
+        release.set()
+        assert ended.result().outcome is Outcome.DONE and not ended.result().reusable
+
+
 def test_an_attempt_of_another_pack_does_not_join(new_rank: Callable[..., Any]) -> None:
     running, release = threading.Event(), threading.Event()
 
