@@ -144,8 +144,8 @@ def _train(
                 member.attach(model)
         baseline = budget.with_libraries(device, baseline)
         forward_state(model).weight = job.plan.weight_of(rank)
-        if member is not None:
-            stack.enter_context(member.pack.limit.part(device, baseline, job.budget_bytes or 0, job.shared_bytes))
+        if member is not None and job.budget_bytes is not None:
+            stack.enter_context(member.pack.limit.part(device, baseline, job.budget_bytes, job.shared_bytes))
         own_limit = job.budget_bytes if member is None else None
         held = stack.enter_context(budget.enforce(device, baseline, own_limit))
         optimizer = make_optimizer(workload, model, job.plan.layout, mesh, job.steps)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ from unittest import mock
 
 import pytest
 
-from estimators.model import Candidate, Plan
+from estimators.model import MIB, Candidate, Plan
+from tests.forks import in_fork
 from tests.waiting import PATIENCE_SECONDS
 from tests.workloads.one_rank import Collected
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.attempt.loop import NonFiniteLoss
+from workloads.training.memory.budget import SharedLimit
 from workloads.training.packs.pack import Member, Pack
 from workloads.training.runtime import train
 
@@ -160,3 +164,32 @@ def test_frozen_weights_are_there_once(tmp_path: Path) -> None:
     frozen = [{p.data_ptr() for p in model.parameters() if not p.requires_grad} for model in models]
     assert frozen[0] == frozen[1] == frozen[2]
     assert len({p.data_ptr() for model in models for p in model.parameters() if p.requires_grad}) == 6
+
+
+def test_the_limit_of_the_process_is_the_sum_of_budgets_and_is_gone_with_the_last_member(tmp_path: Path) -> None:
+    assert in_fork(lambda: _limits(str(tmp_path))) == [True, True, True]
+
+
+def _limits(folder: str) -> list[bool]:
+    """Whether the limit grew with the second member, was there for both, and is gone in the end."""
+    seen: list[int] = []
+    part = SharedLimit.part
+
+    def noted(self: SharedLimit, *arguments: Any) -> Any:
+        @contextmanager
+        def within() -> Any:
+            with part(self, *arguments):
+                seen.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
+                yield
+
+        return within()
+
+    with mock.patch.object(SharedLimit, "part", noted):
+        jobs = [
+            replace(unlike(n, "Plain", Path(folder), lr=0.1), budget_bytes=64 * MIB, shared_bytes=2 * MIB)
+            for n in range(2)
+        ]
+        _, ends = together(jobs, Pack())
+    assert ends == ["done", "done"], ends
+    gone = resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
+    return [seen[1] - seen[0] == 62 * MIB, all(limit != resource.RLIM_INFINITY for limit in seen), gone]
