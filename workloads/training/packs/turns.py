@@ -60,6 +60,7 @@ class Turns:
         self._seats: list[Seat] = []
         self._running: Seat | None = None
         self._asked = 0
+        self._outside: Any = None  # NumPy's generator when nobody is in
 
     @property
     def num_seats(self) -> int:
@@ -77,16 +78,19 @@ class Turns:
                 self._running = seat
         if must_wait:
             seat._wake.acquire()
-        numpy_bits = _numpy.get_bit_generator()
+        if self._outside is None:
+            self._outside = _numpy.get_bit_generator()
         _numpy.set_bit_generator(np.random.MT19937())
         try:
             yield seat
         finally:
-            _numpy.set_bit_generator(numpy_bits)
             with self._lock:
                 follower = self._next_after(seat)
                 self._seats.remove(seat)
                 self._running = follower
+                if not self._seats:
+                    _numpy.set_bit_generator(self._outside)
+                    self._outside = None
             if follower is not None:
                 follower._wake.release()
 

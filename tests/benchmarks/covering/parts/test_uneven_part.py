@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.covering.parts.uneven_part import Gang
-from estimators.model import Plan
+from estimators.model import MIB, Plan
 from estimators.tracing.tracer import trace
 from workloads.sandbox.recipe import recipe_of
 
@@ -21,4 +21,6 @@ def test_an_lstm_in_a_gang_has_no_second_copy_of_its_weights(
 ) -> None:
     workload = Gang({"model": "lstm", "rows": 511, "depth": depth}, plan).workload()
     traced = trace(recipe_of(workload), plan.layout, plan.micro_batch)
-    assert allocated <= traced.curve.peak_bytes(plan.micro_batch) <= counted, "bytes of each rank, by two measures"
+    other_processors = 2 * MIB  # what oneDNN needs on one without AVX-512 differs by 1 MiB; a copy of weights is 12 MiB
+    peak_bytes = traced.curve.peak_bytes(plan.micro_batch)
+    assert allocated - other_processors <= peak_bytes <= counted + other_processors, "of each rank, by two measures"
