@@ -85,7 +85,7 @@ class Member:
     def __init__(self, pack: Pack, seat: Seat) -> None:
         self.pack, self._seat = pack, seat
         self.alone_because = "it has no model yet"
-        self._is_open = self._has_shared = self._is_in_graph = False
+        self._is_open = self._has_shared = self._is_in_graph = self._has_said = False
         self._num_shared = self._version = 0
         self._groups = True  # low-rank adapters with those of others in one operation
         self._modules: Mapping[str, nn.Module] = {}
@@ -112,6 +112,7 @@ class Member:
     @contextmanager
     def step(self) -> Iterator[None]:
         """A training step, whose passes may be made with those of others; without any, they have a turn before it."""
+        self._say_why()
         if not self._has_shared and self.pack.num_others:
             self.pack._turns.take_pass(self._seat, Turn(Generators.now()))
         self._is_open, self._has_shared = True, False
@@ -121,10 +122,13 @@ class Member:
             self._is_open = False
 
     def go_alone(self, why: str) -> None:
-        """Make all passes alone from now on, and say why in the log."""
-        if not self.alone_because:
-            self.alone_because = why
-            print(f"makes its passes without the other trials of its process: {why}", flush=True)
+        """Make all passes alone from now on, and say why in its log: at its next step, as others may find it out."""
+        self.alone_because = self.alone_because or why
+
+    def _say_why(self) -> None:
+        if self.alone_because and not self._has_said:
+            self._has_said = True
+            print(f"makes its passes without the other trials of its process: {self.alone_because}", flush=True)
 
     @property
     def _may_share(self) -> bool:

@@ -50,6 +50,15 @@ def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A
     return new
 
 
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the rank would end its process, which is that of pytest."""
+    ended = threading.Event()
+    monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.0)
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    return ended
+
+
 def test_an_order_that_arrives_twice_is_trained_once(new_rank: Callable[..., Any]) -> None:
     trained: list[Any] = []
     rank = new_rank(lambda job, *_: trained.append(job) or "done")  # type: ignore[func-returns-value]
@@ -108,15 +117,10 @@ def test_it_says_what_it_does(new_rank: Callable[..., Any]) -> None:
     assert rank.status(1).key == ""
 
 
-def test_after_its_last_attempt_it_takes_no_other_and_ends(
-    new_rank: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = threading.Event()
-    monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.0)
-    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+def test_after_its_last_attempt_it_takes_no_other_and_ends(new_rank: Callable[..., Any], ends: threading.Event) -> None:
     rank = new_rank(lambda *_: "done", max_attempts=1)
     assert rank.run(ORDER, 0, None, 1) == Ended(Outcome.DONE, "", False)
-    assert ended.wait(PATIENCE_SECONDS)
+    assert ends.wait(PATIENCE_SECONDS)
     assert not rank.status(1).reusable
     with pytest.raises(AssertionError, match="about to end"):
         rank.run(OTHER, 0, None, 1)
@@ -249,7 +253,9 @@ def test_a_rank_that_crashes_leaves_its_stack_in_a_file_of_its_own(tmp_path: Pat
     assert "Fatal Python error: Aborted" in file.read_text()
 
 
-def test_attempts_of_a_pack_train_side_by_side_and_the_process_is_used_again(new_rank: Callable[..., Any]) -> None:
+def test_attempts_of_a_pack_train_side_by_side_and_one_may_fail(
+    new_rank: Callable[..., Any], ends: threading.Event
+) -> None:
     both, packs = threading.Barrier(2, timeout=PATIENCE_SECONDS), list[Any]()
 
     def train(job: Any, number: int, world: int, store: Any, reports: ReportQueue, pack: Any) -> str:
@@ -267,9 +273,12 @@ def test_attempts_of_a_pack_train_side_by_side_and_the_process_is_used_again(new
     assert [ended.outcome for ended in ends] == [Outcome.DONE, Outcome.ERROR]
     assert packs[0] is packs[1] is not None
     assert rank.status(1).keys == () and not rank.status(1).reusable, "after an error it ends with its last attempt"
+    assert ends.wait(PATIENCE_SECONDS)
 
 
-def test_after_the_error_of_one_others_may_still_join_a_pack(new_rank: Callable[..., Any]) -> None:
+def test_after_the_error_of_one_others_may_still_join_a_pack(
+    new_rank: Callable[..., Any], ends: threading.Event
+) -> None:
     running, release = threading.Event(), threading.Event()
 
     def train(job: Any, *_: Any) -> str:
@@ -289,6 +298,7 @@ def test_after_the_error_of_one_others_may_still_join_a_pack(new_rank: Callable[
         assert rank.run(later, 0, None, 1).outcome is Outcome.DONE
         release.set()
         assert ended.result().outcome is Outcome.DONE and not ended.result().reusable
+    assert ends.wait(PATIENCE_SECONDS)
 
 
 def test_an_attempt_of_another_pack_does_not_join(new_rank: Callable[..., Any]) -> None:
