@@ -269,8 +269,8 @@ def test_attempts_of_a_pack_train_side_by_side_and_one_may_fail(
     rank = new_rank(train)
     first, second = replace(ORDER, pack="1/1"), replace(OTHER, pack="1/1")
     with ThreadPoolExecutor() as pool:
-        ends = list(pool.map(lambda order: rank.run(order, 0, None, 1), (first, second)))
-    assert [ended.outcome for ended in ends] == [Outcome.DONE, Outcome.ERROR]
+        results = list(pool.map(lambda order: rank.run(order, 0, None, 1), (first, second)))
+    assert [ended.outcome for ended in results] == [Outcome.DONE, Outcome.ERROR]
     assert packs[0] is packs[1] is not None
     assert rank.status(1).keys == () and not rank.status(1).reusable, "after an error it ends with its last attempt"
     assert ends.wait(PATIENCE_SECONDS)
