@@ -78,11 +78,14 @@ class Served:
             used = sum(self._processor.seconds().values()) - before
             quiet = quiet + 1.0 if used < IDLE_SHARE * (time.monotonic() - began) else 0.0
 
-    def run(self, spec: Mapping[str, Any], seconds: float) -> Ran:
-        """Submit a study, and wait for its end. Raises ``TimeoutError`` after ``seconds``."""
+    def run(self, spec: Mapping[str, Any], seconds: float, folder: Path = FOLDER) -> Ran:
+        """Submit a study of a workload in ``folder``, and wait for its end.
+
+        Raises ``TimeoutError`` after ``seconds``.
+        """
         before, deadline = self._processor.seconds(), time.monotonic() + seconds
         with Client(self._service.url) as client:
-            study_id = client.submit(spec, code=bundle_code(FOLDER / "study.yaml", spec["workload"]))["id"]
+            study_id = client.submit(spec, code=bundle_code(folder / "study.yaml", spec["workload"]))["id"]
         store = Store(self._service.settings.url)
         try:
             warm: Mapping[int, int] = {}

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from scamp import Workload
 
-WIDTH, HEADS, BLOCKS, LENGTH = 64, 4, 3, 32
+HEADS, BLOCKS, LENGTH = 4, 3, 32
 TEXT = torch.tensor(list(inspect.getsource(string).encode()))
 """Bytes of a module of Python: real text that every machine has."""
 
@@ -37,11 +37,11 @@ class LowRank(nn.Module):
 class Block(nn.Module):
     """Attention and a feed-forward network, each after a normalisation."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.before_attention, self.before_feed = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.before_attention, self.before_feed = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         normal = self.before_attention(x)
@@ -53,11 +53,11 @@ class Block(nn.Module):
 class Model(nn.Module):
     """A language model of bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.bytes, self.places = nn.Embedding(256, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
-        self.logits = nn.Linear(WIDTH, 256)
+        self.bytes, self.places = nn.Embedding(256, width), nn.Embedding(LENGTH, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(BLOCKS))
+        self.logits = nn.Linear(width, 256)
 
     def forward(self, text: Tensor) -> Tensor:
         x = self.bytes(text) + self.places.weight[: text.shape[1]]
@@ -75,7 +75,7 @@ class TextLora(Workload):
     def build_model(self) -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(0)  # the backbone is the same for every candidate, whatever its seed
-            model = Model()
+            model = Model(self.params.get("width", 64))
         model.requires_grad_(False)
         options: dict[str, Any] = {"alpha": self.params.get("alpha", 8), "dropout": self.params.get("dropout", 0.0)}
         for block in model.blocks:
