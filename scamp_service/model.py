@@ -321,7 +321,7 @@ class Trial:
 
     @property
     def is_repeat(self) -> bool:
-        """Whether it trains its parent's candidate with another seed. Its value goes into its parent's mean only."""
+        """Whether it trains its parent's candidate with another seed. Its value counts in its parent's mean alone."""
         return self.origin is Origin.REPEAT
 
     @property

@@ -107,7 +107,7 @@ def leading(series: Series, objective: Objective) -> list[int]:
 
 
 def history_view(trials: Sequence[HistoryRow], num_trials: int, leading: list[int], last_event_id: int) -> HistoryView:
-    """View of a study's history, of which these trials are shown."""
+    """View of a study's history that shows these of its ``num_trials`` trials."""
     return HistoryView(
         num_trials=num_trials,
         number=[trial.number for trial in trials],

@@ -66,8 +66,8 @@ class StudySpec(Strict):
     before it trains. A candidate that trains to its end is trained ``repeats`` times, with other seeds, and counts by
     the mean. An empty ``space`` is in the user's class, and not known yet (see
     ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
-    on how a batch is divided, nor on interruptions. Up to ``pack`` trials whose frozen weights are
-    the same share a process and make their passes together. ``notify`` lists who is told what of the study.
+    on how a batch is divided, nor on interruptions. Up to ``pack`` trials with equal frozen weights
+    share a process and make their passes together. ``notify`` lists who is told what of the study.
     """
 
     name: Title

@@ -1,4 +1,4 @@
-"""Several rules in one study, each of which may stop a trial, or none."""
+"""The stopping rules of a study that has several, or none: any of them may stop a trial."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def test_a_job_gives_devices_to_a_new_one_and_takes_those_of_one_that_has_ended(
     shapes = (Shape(1, 60, 1000.0), Shape(2, 60, 500.0), Shape(4, 60, 250.0))
     jobs = [Job("a", shapes), Job("b", (Shape(2, 60, 100.0),), at=50.0)]
     simulation = ElasticSimulation(jobs, gpus(1, 4), 10.0, ScheduleOptions())
-    # a does a fifth on four devices, then 100 s on two, of which 10 s are for the restart, and the rest on four.
+    # Trial a trains a fifth on four devices, then for 100 s on two, 10 s of them for the restart, then again on four.
     first, last = simulation.run().runs
     assert (first.id, first.start, first.end) == ("b", 50, 150)
     assert (last.id, simulation.num_restarts) == ("a", 2)

@@ -25,7 +25,8 @@ _ROWS, _TOLERANCE = 5, 1e-4
 class LowRank:
     """An adapter: ``scale`` × (input ``down`` ``up``), where ``down`` has the shape [in, rank] and ``up`` [rank, out].
 
-    The parameters may be stored as the transposes of these: ``names`` and ``are_transposed`` are in that order.
+    The parameters may be stored as the transposes of these: ``are_transposed`` says so of each, in that order.
+    ``dropout`` is the rate (0 to 1) of units of the input that are dropped before ``down``.
     """
 
     down: nn.Parameter

@@ -77,17 +77,12 @@ class SharedTensors:
     def __init__(self) -> None:
         self._tensors: dict[object, Tensor] = {}
 
-    def share(self, model: nn.Module) -> int:
-        """Let the model's frozen parameters use the memory of equal ones that are same; returns the bytes saved."""
-        saved = 0
+    def share(self, model: nn.Module) -> None:
+        """Let the model's frozen parameters use the memory of equal ones of the models before."""
         for parameter in model.parameters():
             if parameter.requires_grad:
                 continue
-            same = self._tensors.setdefault(_contents(parameter), parameter.data)
-            if same.data_ptr() != parameter.data_ptr():
-                saved += parameter.nbytes
-                parameter.data = same
-        return saved
+            parameter.data = self._tensors.setdefault(_contents(parameter), parameter.data)
 
 
 def _contents(tensor: Tensor) -> object:
@@ -97,8 +92,8 @@ def _contents(tensor: Tensor) -> object:
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A member in a pass of several: the modules at its sites, those of them that are
-    low-rank adapters, and its number of samples."""
+    """A member in a pass of several: the modules at its sites, those of them that are low-rank adapters, and its number
+    of samples."""
 
     modules: Mapping[str, nn.Module]
     adapters: Mapping[str, LowRank | None]
