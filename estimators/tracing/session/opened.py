@@ -79,8 +79,7 @@ class OpenedModel:
             self._model.train()
             self._blocks = list(dict.fromkeys(self._recipe.blocks(self._model)))  # one may be there several times
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
-            frozen = [parameter for parameter in self._model.parameters() if not parameter.requires_grad]
-            self.frozen_bytes = 0 if self._recipe.unfreezes else sum(parameter.nbytes for parameter in frozen)
+            self._frozen = [(each, each._version) for each in self._model.parameters() if not each.requires_grad]
             self.num_blocks = len(self._blocks)
             self.divisions = self._divisions() if self._wanted == Layout() else INDIVISIBLE
             self.outlines = outlines_of(self._model, self._blocks, self._recipe)
@@ -89,13 +88,20 @@ class OpenedModel:
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        del self._model, self._optimizer, self._blocks, self._left_out, self._watch
+        del self._model, self._optimizer, self._blocks, self._left_out, self._watch, self._frozen
         self._modes.close()
 
     @property
     def traits(self) -> Traits:
         """Traits of the code that have been noted so far."""
         return self._recipe.traits(self._model)
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Bytes of parameters that do not train; 0 if a later step may train any, or a traced one has written to it."""
+        if self._recipe.unfreezes or any(parameter._version != before for parameter, before in self._frozen):
+            return 0
+        return sum(parameter.nbytes for parameter, _ in self._frozen)
 
     @property
     def can_be_shortened(self) -> bool:

@@ -139,6 +139,8 @@ class Rank:
         """Train, and return when the attempt has ended on this rank. A repeated call waits for the first one."""
         with self._changed:
             self._obey(term)
+            if order.pack:  # the last of its pack may have just ended: then it begins a new one after the cleaning
+                self._changed.wait_for(lambda: not self._closes)
             if order.key not in self._ended and order.key not in self._running and self._may_begin(order):
                 assert self._reusable or self._running, "this rank is about to end"
                 assert self._code in (None, order.candidate.code), "this rank has run another archive of user code"
@@ -155,6 +157,11 @@ class Rank:
                 self._pack = order.pack
                 thread.start()
         return self.join(order.key)
+
+    @property
+    def _closes(self) -> bool:
+        """Whether the last of a pack has ended, and the process is being cleaned."""
+        return self._members is not None and not self._pack
 
     def _may_begin(self, order: Order) -> bool:
         return not self._running or (order.pack != "" and order.pack == self._pack)

@@ -20,8 +20,10 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from workloads.adapters.comparisons import Later
 from workloads.parallel.forward_state.state import forward_state
+from workloads.training.faults import HostFault
 from workloads.training.memory.budget import SharedLimit
 from workloads.training.packs.low_rank import LowRank
+from workloads.training.packs.settings import Settings
 from workloads.training.packs.sites import CannotJoin, Part, SharedTensors, Skeleton, adapters_in, joined
 from workloads.training.packs.turns import Generators, Seat, Turn, Turns
 
@@ -29,6 +31,8 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 """By which an output or a gradient may differ from the one alone, as a share of its largest number. Sums in another
 order differ by less; samples, weights or random numbers of another member by far more."""
 _NAME = "_scamp_member"
+_MOST_CHANGES = 8
+"""So often may the settings of a model change before a few passes are the same; then it goes alone."""
 
 
 class Pack:
@@ -62,10 +66,23 @@ class Pack:
 
         Raises ``CannotJoin`` if that is too little to pass through it together.
         """
+        self._shared.expect_unchanged()
         self._shared.share(model)
         if self._skeleton is None:
             self._skeleton = Skeleton(model)
         self._skeleton.add(model)
+
+    def add_again(self, model: nn.Module) -> None:
+        """Look again at a model whose settings have changed. Raises ``CannotJoin`` as ``add`` does."""
+        assert self._skeleton is not None
+        self._skeleton.add(model)
+
+    def expect_unchanged(self, model: nn.Module | None) -> None:
+        """Raises ``HostFault`` if weights that all have in common have changed, or what a ``model`` that makes its
+        passes with others has besides sites."""
+        self._shared.expect_unchanged()
+        if model is not None and self._skeleton is not None and not self._skeleton.fits(model):
+            raise HostFault("its model has changed as no other of its process, so it trains alone")
 
     def pass_through(self, passes: Sequence[ForwardPass]) -> Sequence[Any]:
         """The output of each of several members, of one pass through what they have in common."""
@@ -85,8 +102,8 @@ class Member:
     def __init__(self, pack: Pack, seat: Seat) -> None:
         self.pack, self._seat = pack, seat
         self.alone_because = "it has no model yet"
-        self._is_open = self._has_shared = self._is_in_graph = self._has_said = False
-        self._num_shared = self._version = 0
+        self._is_open = self._has_shared = self._is_in_graph = self._has_said = self._has_stepped = False
+        self._num_shared = self._num_changes = self._version = 0
         self._groups = True  # low-rank adapters with those of others in one operation
         self._modules: Mapping[str, nn.Module] = {}
         self._adapters: Mapping[str, LowRank | None] = {}
@@ -101,18 +118,25 @@ class Member:
             self.go_alone(str(error))
         model.__dict__["forward"] = self._call
         model.__dict__[_NAME] = self
+        self._frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+        self._settings = Settings(model)
 
     def sites(self, skeleton: Skeleton) -> tuple[Mapping[str, nn.Module], Mapping[str, LowRank | None]]:
         """The model's own modules at the sites, and those of them that are low-rank adapters."""
         if self._version != skeleton.version:
             self._version, self._modules = skeleton.version, skeleton.modules_of(self.model)
             self._adapters = adapters_in(self._modules)
+            self._settings = Settings(self.model)
         return self._modules, self._adapters if self._groups else {}
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A training step, whose passes may be made with those of others; without any, they have a turn before it."""
+        """A training step, whose passes may be made with those of others; without any, they have a turn before it.
+
+        Raises ``HostFault`` if the first one has changed the weights of all.
+        """
         self._say_why()
+        self._keep_what_trains()
         if not self._has_shared and self.pack.num_others:
             self.pack._turns.take_pass(self._seat, Turn(Generators.now()))
         self._is_open, self._has_shared = True, False
@@ -120,6 +144,14 @@ class Member:
             yield
         finally:
             self._is_open = False
+        if not self._has_stepped:
+            self._has_stepped = True
+            self.expect_unchanged()
+
+    def expect_unchanged(self) -> None:
+        """Raises ``HostFault`` if what it has computed since it asked before may not be what it computes alone."""
+        self._notice_changes()
+        self.pack.expect_unchanged(None if self.alone_because else self.model)
 
     def go_alone(self, why: str) -> None:
         """Make all passes alone from now on, and say why in its log: at its next step, as others may find it out."""
@@ -130,11 +162,34 @@ class Member:
             self._has_said = True
             print(f"makes its passes without the other trials of its process: {self.alone_because}", flush=True)
 
+    def _keep_what_trains(self) -> None:
+        """Memory of its own for parameters that were frozen and are not any more."""
+        if any(parameter.requires_grad for parameter in self._frozen):
+            for parameter in self._frozen:
+                if parameter.requires_grad:
+                    parameter.data = parameter.data.clone()
+            self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
+
+    def _notice_changes(self) -> None:
+        """If the model's settings have changed since this was asked before, compare the next pass with others."""
+        if self.alone_because or not self._settings.changed():
+            return
+        self._num_changes += 1
+        self._version = self._num_shared = 0
+        if self._num_changes > _MOST_CHANGES:
+            self.go_alone("attributes of its model change too often")
+            return
+        try:
+            self.pack.add_again(self.model)
+        except CannotJoin as error:
+            self.go_alone(str(error))
+
     @property
     def _may_share(self) -> bool:
         """Whether the next pass may be made with others: the first one is watched, to see what it changes."""
         if not self._is_open or self.alone_because or not torch.is_grad_enabled():
             return False
+        self._notice_changes()
         state = forward_state(self.model)
         if state.is_known and (state.changed or state.statistics or state.attributes):
             self.go_alone("the forward pass changes the model")
@@ -152,6 +207,7 @@ class Member:
             output = tree_map(lambda leaf: leaf.compute() if isinstance(leaf, Later) else leaf, output)
             self._num_shared += 1
             if self._num_shared & (self._num_shared - 1) == 0:
+                self._num_changes *= self._num_shared < 4  # they are seldom enough
                 return self._compared(awaited, before, output)
         return output
 

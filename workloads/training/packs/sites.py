@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from workloads.adapters.comparisons import Later, comparing_later
+from workloads.training.faults import HostFault
 from workloads.training.packs.low_rank import LowRank, adapted, low_rank_of
+from workloads.training.packs.settings import plain_attributes
 from workloads.training.packs.turns import Generators
-
-_PLAIN = (bool, int, float, str, tuple, type(None), torch.dtype)
 
 
 class CannotJoin(Exception):
@@ -75,14 +75,29 @@ class SharedTensors:
     """Frozen parameters by their contents: equal ones have the same memory."""
 
     def __init__(self) -> None:
-        self._tensors: dict[object, Tensor] = {}
+        self._tensors: dict[object, tuple[Tensor, int]] = {}  # with the sum that they had
 
     def share(self, model: nn.Module) -> None:
         """Let the model's frozen parameters use the memory of equal ones of the models before."""
         for parameter in model.parameters():
-            if parameter.requires_grad:
-                continue
-            parameter.data = self._tensors.setdefault(_contents(parameter), parameter.data)
+            if not parameter.requires_grad:
+                shared = self._tensors.setdefault(_contents(parameter), (parameter.data, _sum_of(parameter)))
+                parameter.data = shared[0]
+
+    def expect_unchanged(self) -> None:
+        """Raises ``HostFault`` if anybody has written to the memory of all."""
+        if any(_sum_of(tensor) != before for tensor, before in self._tensors.values()):
+            raise HostFault(
+                "one of the trials that share its process has changed weights that are frozen in all of them, so it "
+                "trains alone"
+            )
+
+
+def _sum_of(tensor: Tensor) -> int:
+    """The sum of a tensor's bytes, as integers as wide as there are: as fast as they can be read."""
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    wide = flat.view(torch.int64) if not flat.numel() % 8 else flat
+    return int(wide.sum(dtype=torch.int64))
 
 
 def _contents(tensor: Tensor) -> object:
@@ -129,8 +144,12 @@ class Skeleton:
         self._sites: dict[str, Site] = {}
         self.version = 0
         """It grows when a model brings sites that no member had before."""
-        frozen: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        self.model = copy.deepcopy(model, frozen)
+        # Nothing that a member does to its own model changes this one, but what it does to the memory of all.
+        parameters: dict[int, Any] = {
+            id(each): each if each.requires_grad else nn.Parameter(each.data, requires_grad=False)
+            for each in model.parameters()
+        }
+        self.model = copy.deepcopy(model, parameters)
         self._outline = _outline(model, sites_of(model))
 
     def add(self, model: nn.Module) -> None:
@@ -151,6 +170,10 @@ class Skeleton:
                 owner, _, name = path.rpartition(".")
                 self.model.get_submodule(owner)._modules[name] = site
         self._sites = {path: self._sites[path] for path in sites}
+
+    def fits(self, model: nn.Module) -> bool:
+        """Whether the model has still outside of sites what it had when it was added."""
+        return _outline(model, list(self._sites)) == self._outline
 
     def modules_of(self, model: nn.Module) -> dict[str, nn.Module]:
         """The model's own modules at the sites, by path."""
@@ -198,9 +221,7 @@ def _outline(model: nn.Module, sites: Sequence[str]) -> dict[str, object]:
         if _is_inside(path, sites):
             continue
         outline[path] = type(module)
-        for name, value in module.__dict__.items():
-            if isinstance(value, _PLAIN) and not name.startswith("_"):
-                outline[f"{path}.{name}"] = value
+        outline |= {f"{path}.{name}": value for name, value in plain_attributes(module)}
         for name, parameter in module.named_parameters(recurse=False):
             outline[f"{path}.{name}"] = parameter.data_ptr()
         for name, buffer in module.named_buffers(recurse=False):

@@ -21,6 +21,7 @@ from ray.exceptions import RayTaskError
 from scamp_service.cluster.sink import LeaseWatch, Silence
 from scamp_service.cluster.worker import rank as module
 from scamp_service.cluster.worker.answers import Ended
+from scamp_service.cluster.worker.attempt import Training
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.rank import Rank
 from scamp_service.cluster.worker.report_queue import ReportQueue
@@ -317,3 +318,24 @@ def test_an_attempt_of_another_pack_does_not_join(new_rank: Callable[..., Any]) 
         assert rank.status(1).keys == (ORDER.key,)
         release.set()
         assert first.result().outcome is Outcome.DONE
+
+
+def test_who_comes_while_the_process_of_its_pack_is_cleaned_begins_after_it(
+    new_rank: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaning, may_end = threading.Event(), threading.Event()
+    cleaned = Training.cleaned
+
+    def slow(self: Training, ended: Ended) -> Ended:
+        cleaning.set()
+        may_end.wait(PATIENCE_SECONDS)
+        return cleaned(self, ended)
+
+    monkeypatch.setattr(Training, "cleaned", slow)
+    rank = new_rank(lambda *_: "done")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(rank.run, replace(ORDER, pack="1/1"), 0, None, 1)
+        assert cleaning.wait(PATIENCE_SECONDS)
+        late = pool.submit(rank.run, replace(OTHER, pack="1/1"), 0, None, 1)
+        may_end.set()
+        assert [first.result(PATIENCE_SECONDS).outcome, late.result(PATIENCE_SECONDS).outcome] == [Outcome.DONE] * 2

@@ -13,12 +13,16 @@ from unittest import mock
 
 import pytest
 
-from estimators.model import MIB, Candidate, Plan
+from estimators.model import MIB, Candidate, Layout, Plan
+from estimators.tracing.tracer import trace
 from tests.forks import in_fork
 from tests.waiting import PATIENCE_SECONDS
 from tests.workloads.one_rank import Collected
+from tests.workloads.training.packs.unlike import CHANGES, Teaching
+from workloads.sandbox.recipe import recipe_of
 from workloads.training.attempt.job import TrainingJob
 from workloads.training.attempt.loop import NonFiniteLoss
+from workloads.training.faults import HostFault
 from workloads.training.memory.budget import SharedLimit
 from workloads.training.packs.pack import Member, Pack
 from workloads.training.runtime import train
@@ -126,6 +130,24 @@ def test_a_difference_that_nothing_shows_is_found_by_comparing(
     assert "would compute something else with them" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("how", CHANGES)
+def test_what_a_training_does_to_its_model_is_seen(how: str, tmp_path: Path) -> None:
+    pack = Pack()
+    params: list[dict[str, Any]] = [{"change": how}, {"lr": 0.01}, {"lr": 0.03}]
+    jobs = [unlike(n, "Changing", tmp_path / "a", steps=9, **each) for n, each in enumerate(params)]
+    reporters, ends = together(jobs, pack)
+    is_lost = [isinstance(end, HostFault) for end in ends]
+    assert is_lost == {"weights": [True, True, True], "buffer behind the back": [True, False, False]}.get(
+        how, [False, False, False]
+    ), ends
+    for reporter, job, lost in zip(reporters, jobs, is_lost, strict=True):
+        expected = alone(replace(job, checkpoint_root=tmp_path / "b"))
+        assert len(reporter.reports) in (5, 6) if lost else len(reporter.reports) == len(expected)
+        for (_, values), (_, expected_values) in zip(reporter.reports, expected, strict=False):
+            assert values == pytest.approx(dict(expected_values), abs=1e-5)
+    assert pack.passes[3] >= 2
+
+
 @pytest.mark.parametrize(("fails", "error"), [("nan", NonFiniteLoss), ("error", ArithmeticError)])
 def test_what_fails_one_does_not_reach_the_others(fails: str, error: type[Exception], tmp_path: Path) -> None:
     params: list[dict[str, Any]] = [{}, {"fails": fails}, {"lr": 0.5}]
@@ -164,6 +186,12 @@ def test_frozen_weights_are_there_once(tmp_path: Path) -> None:
     frozen = [{p.data_ptr() for p in model.parameters() if not p.requires_grad} for model in models]
     assert frozen[0] == frozen[1] == frozen[2]
     assert len({p.data_ptr() for model in models for p in model.parameters() if p.requires_grad}) == 6
+
+
+@pytest.mark.parametrize(("teaches", "num_shared"), [(False, 272), (True, 0)])
+def test_weights_that_follow_others_are_not_shared(teaches: bool, num_shared: int) -> None:
+    workload = Teaching({"teaches": teaches})
+    assert trace(recipe_of(workload), Layout(), 4).frozen_bytes == 4 * num_shared
 
 
 def test_the_limit_of_the_process_is_the_sum_of_budgets_and_is_gone_with_the_last_member(tmp_path: Path) -> None:

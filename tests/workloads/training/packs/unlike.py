@@ -111,6 +111,81 @@ class Diverging(Plain):
         return loss
 
 
+class Adapted(nn.Module):
+    """A frozen layer with a low-rank adapter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.options, self.dropout = nn.Linear(WIDTH, WIDTH), {"scale": 1.0}, nn.Dropout(0.1)
+        self.down, self.up = nn.Parameter(torch.randn(2, WIDTH)), nn.Parameter(torch.randn(WIDTH, 2))
+        self.base.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.options["scale"] * self.dropout(x) @ self.down.t() @ self.up.t()
+
+
+class Offset(nn.Module):
+    """Adds an attribute and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = 0.0
+        self.register_buffer("shift", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.offset + self.shift
+
+
+CHANGES: dict[str, Any] = {
+    "scale": lambda body: body[0].options.update(scale=0.5),
+    "dropout": lambda body: setattr(body[0].dropout, "p", 0.7),
+    "attribute": lambda body: setattr(body[1], "offset", 1.0),
+    "buffer": lambda body: body[1].shift.fill_(1.0),
+    "hook": lambda body: body[1].register_forward_hook(lambda module, inputs, output: 2 * output),
+    "part": lambda body: setattr(body, "1", nn.Tanh()),
+    "unfrozen": lambda body: body[2].requires_grad_(True),
+    "other weights": lambda body: setattr(body[2].weight, "data", body[2].weight.data * 2),
+    "weights": lambda body: body[2].weight.data.mul_(2),
+    "buffer behind the back": lambda body: body[1].shift.data.fill_(1.0),
+}
+"""What a training may do to its model between two steps."""
+
+
+class Changing(Plain):
+    """Changes its model after ``CHANGED_AFTER`` steps, at a time when no pass is compared."""
+
+    CHANGED_AFTER = 6
+
+    def build_model(self) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            body = nn.Sequential(Adapted(), Offset(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        body[2].requires_grad_(False)
+        return nn.Sequential(body, nn.Linear(WIDTH, 4))
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        self.body: Any = next(model.children())
+        return torch.optim.SGD(model.parameters(), lr=float(self.params.get("lr", 0.1)))
+
+    def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
+        if step == self.CHANGED_AFTER and (how := self.params.get("change")):
+            CHANGES[how](self.body)
+
+
+class Teaching(Plain):
+    """A layer that does not train follows one that does, if asked."""
+
+    def build_model(self) -> nn.Module:
+        self.student, self.teacher = (nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.teacher.requires_grad_(False)
+        return nn.Sequential(self.student, self.teacher)
+
+    def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
+        if self.params["teaches"]:
+            with torch.no_grad():
+                self.teacher.weight.lerp_(self.student.weight, 0.1)
+
+
 class Bert(TransformersWorkload):
     """A small classifier of transformers with an adapter of peft, whose loss the model computes itself."""
 
