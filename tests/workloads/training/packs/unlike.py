@@ -127,6 +127,8 @@ class Adapted(nn.Module):
 class Offset(nn.Module):
     """Adds an attribute and a buffer."""
 
+    shift: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.offset = 0.0
