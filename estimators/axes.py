@@ -256,6 +256,11 @@ class Spread:
         return prod(_sizes(self))
 
     @property
+    def num_shares(self) -> int:
+        """Ranks or groups of ranks that train on different samples."""
+        return prod(getattr(self, axis) for axis in SHARES)
+
+    @property
     def num_stages(self) -> int:
         """Number of pipeline stages, 1 without a pipeline. A rank may hold two of them."""
         return len(holders_of(self.schedule, self.pp)) if self.pp > 1 else 1

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 from typing import Literal
 
-from estimators.axes import SHARES, Spread
+from estimators.axes import Spread
 
 Name = Literal["shares", "divided", "tp", "pp", "spatial", "micro_batches"]
 
@@ -68,7 +67,7 @@ class PlanConstraints:
 
     def allow(self, way: Spread) -> bool:
         """Whether ranks may be spread in this way."""
-        shares = prod(getattr(way, axis) for axis in SHARES)
+        shares = way.num_shares
         if any(limit.hint == STAGE for limit in self.limits) and (way.cut or way.num_stages != way.pp):
             return False  # its stages would begin at other blocks than those that the model marks
         divided = shares if way.divided else 1

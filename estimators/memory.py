@@ -114,10 +114,9 @@ def predict(
     traced.
     """
     if plan.shares:
-        shares = [plan.of_share(share) for share in range(plan.num_shares)]
+        shares = {samples: plan.of_share(share) for share, samples in enumerate(plan.shares)}
         of_samples = {
-            share.micro_batch: predict(profile, share, extra_bytes, margin, evaluation)
-            for share in dict.fromkeys(shares)
+            samples: predict(profile, share, extra_bytes, margin, evaluation) for samples, share in shares.items()
         }
         shares_mib = tuple(of_samples[samples].reserved_mib for samples in plan.shares)
         return replace(of_samples[plan.micro_batch], shares_mib=shares_mib)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import groupby
-from math import prod
 from typing import Any, Protocol
 
 from estimators.axes import AXES, SHARES, Spread, axis_values, check, numbers_in_words
@@ -65,12 +64,14 @@ class Layout(Spread):
 
     ``accumulate`` is True when gradients outlive a backward pass because more micro-batches of the same step follow.
     In a pipeline this is the layout of the ranks with the place ``stage_index``, which also depends on
-    ``num_micro_batches``.
+    ``num_micro_batches``. Ranks that divide layers compute for the samples of all: if they take unlike ``shares`` of
+    the batch, these are the samples of each data-parallel rank in a micro-batch, first those of this one.
     """
 
     accumulate: bool = False
     stage_index: int = 0
     num_micro_batches: int = 1
+    shares: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check(self)
@@ -98,7 +99,7 @@ class Layout(Spread):
     @property
     def divides_batch(self) -> bool:
         """Whether a rank gets only a part of the samples of a step at a time."""
-        return self.accumulate or any(getattr(self, axis) > 1 for axis in SHARES)
+        return self.accumulate or self.num_shares > 1
 
     @property
     def treats_blocks_equally(self) -> bool:
@@ -116,7 +117,8 @@ class Layout(Spread):
         used = [row.label for name, row in AXES.items() if row.label and values[name] != row.default]
         values |= {name: numbers_in_words(value) for name, value in values.items() if isinstance(value, tuple)}
         words = ["single"] * (self.world_size == 1) + [label.format_map(values) for label in used]
-        return "+".join(words + ["accumulate"] * self.accumulate)
+        shares = ["shares" + "-".join(map(str, self.shares))] if self.shares else []
+        return "+".join(words + ["accumulate"] * self.accumulate + shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +164,6 @@ class Plan(Spread):
             raise ValueError("Adasum combines updates of equal parts of a batch: leave out shares, or use adasum=false")
 
     @property
-    def num_shares(self) -> int:
-        """Shares of the batch; each rank trains on one (see ``data_rank``)."""
-        return prod(getattr(self, axis) for axis in SHARES)
-
-    @property
     def samples_of_shares(self) -> tuple[int, ...]:
         """Samples of each share of the batch in a micro-batch."""
         return self.shares or (self.micro_batch,) * self.num_shares
@@ -186,10 +183,24 @@ class Plan(Spread):
         return tuple(shares_mib[self.data_rank(rank)] for rank in range(self.world_size)) if shares_mib else ()
 
     def of_share(self, share: int) -> Plan:
-        """The plan in which all ranks take as many samples as those of one share, which need as much memory."""
+        """The plan of ranks with this share alone, which need as much memory: all ranks take as many samples.
+
+        If they divide layers, its layouts know the shares of the others.
+        """
         samples = self.samples_of_shares[share]
         evaluated = self.evaluation_batch if self.evaluation_batch < samples else 0
-        return replace(self, micro_batch=samples, shares=(), evaluation_batch=evaluated)
+        plan = replace(self, micro_batch=samples, shares=(), evaluation_batch=evaluated)
+        if self.divided and self.shares:
+            others = sorted((*self.shares[:share], *self.shares[share + 1 :]))
+            layouts = tuple(replace(layout, shares=(samples, *others)) for layout in plan.layouts)
+            object.__setattr__(plan, "layouts", layouts)
+        return plan
+
+    @property
+    def traced_layouts(self) -> tuple[Layout, ...]:
+        """The layouts by whose traces the memory of the plan is predicted."""
+        shares = map(self.of_share, range(self.num_shares if self.shares else 0))
+        return tuple(dict.fromkeys((*self.layouts, *(layout for share in shares for layout in share.layouts))))
 
     def weight_of(self, rank: int) -> float:
         """Factor of a rank's mean loss by which the mean over ranks is that over samples: 1 if all take as many."""

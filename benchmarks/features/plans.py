@@ -96,6 +96,11 @@ SHARES = (
 SHARED_EXPERTS = (
     Plan(5, dp_replicate=2, divided=True, shares=(5, 3)),
     Plan(5, dp_shard=2, divided=True, shares=(5, 3)),
+    Plan(7, dp_shard=2, divided=True, shares=(1, 7), recompute=True),
+)
+SHARED_TABLES = (
+    Plan(5, dp_replicate=2, divided=True, shares=(5, 3)),
+    Plan(3, 2, dp_shard=2, divided=True, shares=(1, 3)),
 )
 DIVIDED_SHARES = (
     Plan(3, 2, pp=2, dp_shard=2, shares=(1, 3)),
@@ -126,12 +131,13 @@ def every_kind() -> tuple[Feature, ...]:
         for model in ("Stack", "Tokens")
     )
     options = {"lr": 3e-3, "clip_norm": 1.0}
+    sparsely = {"optimizer": "SGD", "sparse": True}
     tables = Feature("tables: Ranking", "tables.py:Clicks", TABLES, options, gradients=True)
     sparse = (
         Feature(
             f"tables: {name}",
             "tables.py:Clicks",
-            (*TABLES[:4], Plan(4, 2)),
+            (*TABLES[:4], Plan(1, 4, dp_shard=2, divided=True), Plan(4, 2)),
             {**options, "optimizer": name, "sparse": True},
         )
         for name in ("SparseAdam", "Adagrad", "SGD")
@@ -151,6 +157,8 @@ def every_kind() -> tuple[Feature, ...]:
         Feature("shares: texts of unlike lengths, masked", "texts.py:Texts", SHARES, {"lr": 3e-3}, gradients=True),
         Feature("shares: buckets of lengths", "data.py:Lengthy", SHARES),
         Feature("shares: experts", "experts.py:Captions", SHARED_EXPERTS, options, gradients=True),
+        Feature("shares: tables", "tables.py:Clicks", SHARED_TABLES, options, gradients=True),
+        Feature("shares: sparse tables", "tables.py:Clicks", SHARED_TABLES, {**options, **sparsely}),
     )
     odd = (
         Feature("odd sizes", "plans.py:Tokens", ODD, {"lr": 3e-3, "length": 11, "hidden": 171}, gradients=True),

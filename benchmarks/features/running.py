@@ -107,8 +107,10 @@ def predicted_peak(feature: Feature, plan: Plan) -> dict[str, Any]:
     """
     try:
         workload = load_workload(feature.workload, feature.folder)(dict(feature.params))
-        traces = [trace(recipe_of(workload), layout, plan.batch) for layout in plan.layouts]
-        return {"peak_bytes": max(_tensor_bytes(rank_trace, plan.micro_batch) for rank_trace in traces)}
+        shares = [plan.of_share(share) for share in range(plan.num_shares)] if plan.divided and plan.shares else [plan]
+        ranks = [(layout, share.micro_batch) for share in shares for layout in share.layouts]
+        traces = {rank: trace(recipe_of(workload), rank[0], plan.batch) for rank in dict.fromkeys(ranks)}
+        return {"peak_bytes": max(_tensor_bytes(traced, samples) for (_, samples), traced in traces.items())}
     except BaseException as error:
         return {"error": explain(error, feature.folder)}
 

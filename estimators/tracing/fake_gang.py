@@ -22,6 +22,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from estimators.model import Layout
+from estimators.tracing.fake_shares import fake_shares
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def fake_mesh(layout: Layout) -> Iterator[DeviceMesh | None]:
     dist.init_process_group("fake", store=FakeStore(), rank=layout.first_rank, world_size=layout.world_size)
     try:
         plain = contextlib.nullcontext() if "tp" in sizes else _nothing_strided()
-        with _real_meshes(), _sends_that_hold(), _counted_messages(), plain:
+        with _real_meshes(), _sends_that_hold(), _counted_messages(), fake_shares(layout.shares), plain:
             yield init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     finally:
         # Otherwise a later mesh that equals this one would get the process groups that end here.

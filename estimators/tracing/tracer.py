@@ -37,7 +37,8 @@ NUM_DRAWS = 5
 
 
 def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None = None) -> Trace:
-    """Trace ``layout`` for micro-batches up to ``batch`` samples, and beyond if the peak is affine.
+    """Trace ``layout`` for micro-batches up to ``batch`` samples, and beyond if the peak is affine. If the layout has
+    shares, the micro-batch is the first of them, and others are not asked for.
 
     One model runs passes of 2, ``batch``, 3 and 1 samples, each from the same state, and updates. If these do not lie
     on lines, so do passes of all micro-batches that plans have (see ``_sizes``). If the peaks of all do not lie on
@@ -79,11 +80,12 @@ def _take_larger(even: Trace, same: Trace, assumed: str, layout: Layout) -> Trac
 
 def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None, draw: int) -> tuple[Trace, _Model]:
     """The trace with one draw, and the model as it was seen."""
-    largest = max(batch, 4)
+    most = layout.shares[0] if layout.shares else batch
+    largest = max(most, 4)
     short = equal_blocks is not False and layout.treats_blocks_equally
     from_few = _steps_of_few_blocks(recipe, layout, largest, draw, verify=equal_blocks is None) if short else None
     steps = from_few or _whole(recipe, layout, largest, draw)
-    curve = _curve(steps) or _table(recipe, layout, batch, draw)
+    curve = _curve(steps) or _table(recipe, layout, most, draw, batch)
     log = _log(steps) if isinstance(curve, Envelope) else None
     second = steps.passes[2]
     passes_of_two, of_step = _split_work(second.work, layout)
@@ -91,7 +93,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
     work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.updates.work + of_step)
     structure = _structure(second, curve)
-    evaluation = _evaluation_curve(recipe, layout, batch, draw, steps.evaluations)
+    evaluation = _evaluation_curve(recipe, layout, most, draw, steps.evaluations)
     kept_bytes = steps.evaluations.kept_bytes if steps.evaluations is not None else 0
     return (
         Trace(
@@ -110,7 +112,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
             traits=steps.model.traits,
             evaluation=evaluation,
             in_order=layout != Layout() or steps.in_order,
-            object_bytes=_passes_of(steps, batch).object_bytes,
+            object_bytes=_passes_of(steps, most).object_bytes,
             unknown_percent=recipe.device.unknown_percent,
         ),
         steps.model,
@@ -416,10 +418,10 @@ def _allowed(session: Session, of_one_sample: Callable[[], _Seen]) -> _Seen | No
         return None
 
 
-def _table(recipe: Recipe, layout: Layout, batch: int, draw: int) -> PeakTable:
+def _table(recipe: Recipe, layout: Layout, most: int, draw: int, batch: int) -> PeakTable:
     """The table of traced peaks. If the model refuses a single sample, it counts as two, so that it fits whenever two
     do and is not preferred."""
-    points = [(size, trace_peak(recipe, layout, size, draw, batch)) for size in _sizes(batch)]
+    points = [(size, trace_peak(recipe, layout, size, draw, batch)) for size in _sizes(most)]
     try:
         single_peak = trace_peak(recipe, layout, 1, draw, batch)
     except Exception:

@@ -22,7 +22,7 @@ from placement.option import NoPlan, Option
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.question import Question, degrees, divisors
 from placement.planning.step_seconds import comparable_step
-from placement.planning.traced_options import TracedOptions, layouts_of, num_shares
+from placement.planning.traced_options import TracedOptions, layouts_of
 
 _LEAST_SECONDS = 1e-15  # of a sample: a model without any work still takes turns
 
@@ -52,7 +52,7 @@ def _seconds_of_flop(question: Question, device: Device) -> float:
 
 def _may_have_shares(plan: Plan) -> bool:
     """Whether each rank has a share of the batch of its own, which may be unlike those of others."""
-    return num_shares(Spread(**plan.values)) == plan.world_size and not plan.adasum and plan.co_shard == 1
+    return plan.num_shares == plan.world_size and not plan.adasum and plan.co_shard == 1
 
 
 def _are_unlike(question: Question, devices: Sequence[Device]) -> bool:
@@ -123,6 +123,10 @@ class _Search:
             if isinstance(shares, Shares):
                 largest_first = tuple(sorted(shares.samples, reverse=True))
                 plan = Plan(largest_first[0], num, shares=largest_first, **way.values)
+                if any(map(self.question.profile.refusal, plan.traced_layouts)):
+                    return None
+                if missing := [one for one in plan.traced_layouts if one not in self.question.profile.curves]:
+                    return Untraced(missing[0])
                 option = self.traced.option_of(plan, capacities)
                 if option.fits:
                     return self._timed(option), shares.reason

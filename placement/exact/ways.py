@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from estimators.axes import SHARES, Spread
+from estimators.axes import Spread
 
 Amounts = npt.NDArray[np.float64]
 
@@ -115,8 +114,7 @@ class Way:
     @property
     def samples(self) -> int:
         """Samples in one micro-batch over all ranks of the stage."""
-        num_shares: int = prod(getattr(self.spread, axis) for axis in SHARES)
-        return self.micro_batch * num_shares
+        return self.micro_batch * self.spread.num_shares
 
 
 @dataclass(frozen=True, slots=True, eq=False)

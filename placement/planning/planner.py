@@ -112,7 +112,7 @@ class PlanChoice:
         capacities = sorted((device.capacity_mib for device in self._cluster.devices), reverse=True)
         if len(capacities) < plan.world_size:
             return NoPlan(f"{words} needs {plural(plan.world_size, 'device')}, and there are {len(capacities)}")
-        for layout in plan.layouts:
+        for layout in plan.traced_layouts:
             if why := self._profile.refusal(layout):
                 return NoPlan(f"{words} cannot be trained: {why}")
             if layout not in self._profile.curves:

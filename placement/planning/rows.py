@@ -17,7 +17,7 @@ from estimators.model import Layout, Plan, Prediction
 from placement.option import Evidence, Option
 from placement.planning.answers import Untraced
 from placement.planning.question import Question, divisors
-from placement.planning.traced_options import TracedOptions, cached_plan, layouts_of, num_shares
+from placement.planning.traced_options import TracedOptions, cached_plan, layouts_of
 from placement.pricing.pricer import Price
 
 TOLERANCE = 1.3
@@ -81,7 +81,7 @@ class Row:
         cls, traced: TracedOptions, pricer: Prices, way: Spread, num_ranks: int, offered_mib: int, factor: float
     ) -> Row | None:
         """None if the batch cannot be divided in this way, or the model states alone are too large."""
-        share, rest = divmod(traced.question.batch, num_shares(way))
+        share, rest = divmod(traced.question.batch, way.num_shares)
         if rest or not traced.states_fit(way, num_ranks, offered_mib):
             return None
         sizes = _sizes(share, way.pp)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
-from math import prod
 
-from estimators.axes import SHARES, Spread
+from estimators.axes import Spread
 from estimators.memory import NO_EXTRA, largest_micro_batch, predict, predict_states, with_evaluation_batch
-from estimators.model import Layout, Plan
+from estimators.model import Layout, Plan, Prediction
 from placement.option import Evidence, Option
 from placement.planning.answers import Untraced
 from placement.planning.question import Question, degrees, divisors
@@ -45,7 +44,7 @@ class TracedOptions:
 
     def best(self, way: Spread, offered_mib: int) -> Option | Untraced:
         """The option with the largest micro-batch that fits, for a way without a pipeline."""
-        share, (first_layout, parts) = self._batch // num_shares(way), layouts_of(way)
+        share, (first_layout, parts) = self._batch // way.num_shares, layouts_of(way)
         if first_layout not in self._profile.curves:
             return Untraced(first_layout)
         largest = self._largest(first_layout, offered_mib)
@@ -68,7 +67,7 @@ class TracedOptions:
         """The first of these micro-batches with which all stages fit, else the last one."""
         assert sizes, "a pipeline has at least one size to try"
         for size in sizes:
-            plan = cached_plan(size, self._batch // num_shares(way) // size, way)
+            plan = cached_plan(size, self._batch // way.num_shares // size, way)
             if missing := [layout for layout in plan.layouts if layout not in self._profile.curves]:
                 return Untraced(missing[0])
             option = self.option(way, plan.micro_batch, plan.num_micro_batches, offered_mib)
@@ -89,16 +88,21 @@ class TracedOptions:
         """The option with this micro-batch, or these shares of it, whose layouts have been traced."""
         plan = cached_plan(micro_batch, num_micro_batches, way)
         plan = replace(plan, shares=shares) if shares else plan
-        extra_bytes, evaluation = self._extra.bytes_for(plan.layout, micro_batch), self._extra.evaluation
         if not self._profile.traits.evaluates_whole:
-            plan = with_evaluation_batch(self._profile, plan, extra_bytes, evaluation)
+            extra_bytes = self._extra.bytes_for(plan.layout, micro_batch)
+            plan = with_evaluation_batch(self._profile, plan, extra_bytes, self._extra.evaluation)
+        return Option(plan, self._predicted(plan, offered_mib), offered_mib, evidence)
+
+    def _predicted(self, plan: Plan, offered_mib: int) -> Prediction:
+        """The memory of a plan whose layouts have been traced, and what is held beyond it where there is room."""
+        extra_bytes, evaluation = self._extra.bytes_for(plan.layout, plan.micro_batch), self._extra.evaluation
         prediction = predict(self._profile, plan, extra_bytes, self._margin, evaluation)
         if self._extra.held_bytes:
-            most_bytes = self._margin.largest_peak_bytes(offered_mib, way.world_size)
+            most_bytes = self._margin.largest_peak_bytes(offered_mib, plan.world_size)
             spare_bytes = min(self._extra.wanted_bytes(plan.layout), most_bytes) - prediction.peak_bytes
             if spare_bytes > 0:
                 prediction = predict(self._profile, plan, extra_bytes + spare_bytes, self._margin, evaluation)
-        return Option(plan, prediction, offered_mib, evidence)
+        return prediction
 
     def option_of(self, plan: Plan, capacities_mib: Sequence[int]) -> Option:
         """The option of this plan, whose layouts have been traced; of devices with these MiB, the largest first.
@@ -111,14 +115,13 @@ class TracedOptions:
         option = self.option(way, plan.micro_batch, num, capacities_mib[0], shares=plan.shares)
         if self._extra.held_bytes:
             option = self._held_on(option, capacities_mib)
-        mibs, samples = option.plan.rank_mibs(option.prediction), map(plan.samples_of_rank, range(plan.world_size))
-        ranks = sorted(zip(mibs, samples, strict=True), reverse=True)
+        mibs, shares = option.plan.rank_mibs(option.prediction), map(plan.data_rank, range(plan.world_size))
+        ranks = sorted(zip(mibs, shares, strict=True), reverse=True)
         pairs = [(*rank, mib) for rank, mib in zip(ranks, capacities_mib, strict=False)]
-        needed_mib, num_samples, offered_mib = max(pairs, key=lambda pair: pair[0] - pair[2])
+        needed_mib, share, offered_mib = max(pairs, key=lambda pair: pair[0] - pair[2])
         if needed_mib <= offered_mib:
             return option
-        lacking = self.option(way, num_samples, num, offered_mib)
-        return replace(option, prediction=lacking.prediction, offered_mib=offered_mib)
+        return replace(option, prediction=self._predicted(plan.of_share(share), offered_mib), offered_mib=offered_mib)
 
     def _held_on(self, option: Option, capacities_mib: Sequence[int]) -> Option:
         """The option with what is held beyond the need, on each rank at most as much as its device has room for."""
@@ -163,11 +166,6 @@ def _iterate_options(question: Question) -> Iterator[Option | Untraced]:
             continue
         for recompute in (False, True):
             yield options.best(replace(way, recompute=recompute), offered_mib)
-
-
-def num_shares(way: Spread) -> int:
-    """Number of ranks that train on different samples."""
-    return prod(getattr(way, axis) for axis in SHARES)
 
 
 @lru_cache(maxsize=4096)

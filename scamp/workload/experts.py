@@ -31,12 +31,24 @@ class TokenRanks(Protocol):
     def gather(self, values: Tensor, fill: int) -> Tensor:
         """The ``values`` of all ranks, shape [ranks, most values]; those of ranks that have fewer end with ``fill``."""
 
+    def total(self, counts: Tensor) -> Tensor:
+        """The sum of the ``counts`` of all ranks."""
+
+    def assumed(self, num: int) -> int:
+        """The number of values of all ranks, which a trace assumes, where this one has ``num``."""
+
 
 class _OneRank:
     index = 0
 
     def gather(self, values: Tensor, fill: int) -> Tensor:
         return values[None]
+
+    def total(self, counts: Tensor) -> Tensor:
+        return counts
+
+    def assumed(self, num: int) -> int:
+        return num
 
 
 ONE_RANK: TokenRanks = _OneRank()
@@ -121,7 +133,7 @@ class Experts(nn.Module):
                 f"probabilities must have shape […, {self.num}] beside choices of shape […, k], got "
                 f"{list(probabilities.shape)} and {list(choices.shape)}"
             )
-        counts = self.token_ranks.gather(self.counts(choices.reshape(-1)), 0).sum(0)
+        counts = self.token_ranks.total(self.counts(choices.reshape(-1)))
         mean = probabilities.reshape(-1, self.num).mean(0)
         return self.num * (counts / counts.sum() * mean).sum()
 
@@ -140,7 +152,8 @@ class Experts(nn.Module):
         starts = functional.pad(counts.cumsum(0), (1, 0))
         places = torch.arange(len(flat), device=flat.device) - starts[flat[order]]
         position = torch.empty_like(flat).scatter(0, order, places)
-        num = (len(flat) if isinstance(flat, FakeTensor) else int(counts.sum())) // num_choices
+        is_traced = isinstance(flat, FakeTensor)
+        num = (self.token_ranks.assumed(len(chosen)) if is_traced else int(counts.sum())) // num_choices
         limit = num if self.capacity is None else min(num, ceil(self.capacity * num * num_choices / self.num))
         return Choices(expert, position.view_as(expert), limit)
 

@@ -44,9 +44,8 @@ def early_answer(
     On GPUs the plain layout's peak is what the allocator reserves; those of others are the peaks of tensors, because
     each replay of the allocator takes a while.
     """
-    num_shares = Plan(1, num_micro_batches=layout.num_micro_batches, **layout.values).num_shares
-    if layout.accumulate or layout.pp > 1 or trace.batch % num_shares:
+    if layout.accumulate or layout.pp > 1 or layout.shares or trace.batch % layout.num_shares:
         return None
     profile = profile_of({layout: trace}, on_gpu=on_gpu and layout == Layout(), expandable=expandable)
-    plan = with_evaluation_batch(profile, Plan(trace.batch // num_shares, **layout.values))
+    plan = with_evaluation_batch(profile, Plan(trace.batch // layout.num_shares, **layout.values))
     return EarlyAnswer(params, trace.batch, profile, plan, predict(profile, plan, 0, margin))

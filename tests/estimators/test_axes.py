@@ -18,7 +18,7 @@ from estimators.axes import AXES, MESH, SHARES
 from estimators.model import Layout, Plan
 from tests.plans import plans
 
-OF_LAYOUTS = {"accumulate", "stage_index", "num_micro_batches"}
+OF_LAYOUTS = {"accumulate", "stage_index", "num_micro_batches", "shares"}
 
 
 def test_every_field_of_plans_and_layouts_has_a_row() -> None:

@@ -101,6 +101,15 @@ def test_shares_that_ranks_cannot_take_are_refused(fields: dict[str, Any]) -> No
         Plan(4, dp_replicate=2, adasum=True, shares=(4, 2))
 
 
+def test_only_ranks_that_divide_layers_have_the_shares_of_others_in_their_layout() -> None:
+    plan = Plan(5, dp_shard=3, divided=True, shares=(3, 5, 2))
+    assert [plan.of_share(share).layout.shares for share in range(3)] == [(3, 2, 5), (5, 2, 3), (2, 3, 5)]
+    assert len(plan.traced_layouts) == 4 and plan.layout.shares == ()
+    assert len({str(layout) for layout in plan.traced_layouts}) == 4, "the cache of traces knows them by their names"
+    whole = Plan(5, dp_shard=3, shares=(3, 5, 2))
+    assert whole.traced_layouts == whole.of_share(0).layouts == whole.layouts
+
+
 def test_sequences_are_divided_between_tensor_parallel_ranks_only() -> None:
     for make in (lambda: Plan(4, sequence_parallel=True), lambda: Layout(sequence_parallel=True)):
         with pytest.raises(ValueError, match="needs tp > 1"):

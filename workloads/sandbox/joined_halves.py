@@ -53,16 +53,25 @@ class _Noting:
         self._of_batch.append(values.clone())
         return values[None]
 
+    def total(self, counts: Tensor) -> Tensor:
+        return self.gather(counts, 0)[0]
+
+    def assumed(self, num: int) -> int:
+        return num
+
 
 class _Half:
     def __init__(self, of_batch: list[Tensor], index: int) -> None:
         self._left, self.index = iter(of_batch), index
 
     def gather(self, values: Tensor, fill: int) -> Tensor:
-        """Values of both halves: those of tokens come from the batch for the other one, counts are the rest of it."""
+        """Values of both halves; those of the other one come from the batch."""
         of_batch = next(self._left)
-        if len(of_batch) == len(values):
-            other = of_batch - values
-        else:
-            other = of_batch[len(of_batch) // 2 :] if self.index == 0 else of_batch[: len(of_batch) // 2]
+        other = of_batch[len(of_batch) // 2 :] if self.index == 0 else of_batch[: len(of_batch) // 2]
         return torch.stack([values, other] if self.index == 0 else [other, values])
+
+    def total(self, counts: Tensor) -> Tensor:
+        return next(self._left)
+
+    def assumed(self, num: int) -> int:
+        return 2 * num

@@ -23,6 +23,7 @@ from estimators.model import Layout
 from estimators.peaks.depth import Passes
 from estimators.tracing.block_watch import ENTERING
 from estimators.tracing.device import module_bytes
+from estimators.tracing.fake_shares import rows_of_all
 from estimators.tracing.patches import fixed_draws
 from estimators.tracing.recorder import Batch
 from estimators.tracing.session.opened import ENDS, OpenedModel
@@ -267,7 +268,7 @@ class Session(OpenedModel):
     def _batches(self, samples: Batch, micro_batch: int, num: int) -> Iterator[Batch]:
         for number in range(num):
             if number == _NUM_ACCUMULATED - 1 and self._layout.accumulate and self._batch is not None:
-                size = micro_batch * self._layout.dp_replicate  # ranks with sparse gradients divide their tables
+                size = rows_of_all(micro_batch, self._layout.num_shares)
                 self._add_up_sparse_gradients(-(-self._batch // size) - 1)
             self._begun.append((len(self._recorder.log), self._recorder.work))
             self._watch.crossing.clear()

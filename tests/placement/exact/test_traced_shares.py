@@ -8,7 +8,7 @@ import pytest
 
 from estimators.devices.kind import DeviceKind, Rate
 from estimators.memory import NO_EXTRA, Extra
-from estimators.model import Plan
+from estimators.model import Layout, Plan
 from estimators.work import StepWork, Work
 from placement.exact.study_planner import StudyPlanner
 from placement.model import Cluster, Device
@@ -16,7 +16,7 @@ from placement.option import NoPlan
 from placement.planning.answers import ChosenPlan, Untraced
 from placement.planning.planner import choose
 from placement.planning.question import Question
-from tests.placement.planning.test_planner import SPEED, Model, cluster, flops
+from tests.placement.planning.test_planner import SPEED, Model, cluster, flops, line
 
 HALF = replace(SPEED, name="half", rates={"matmul": Rate(0.0, 2.0, 0.0)})
 
@@ -85,3 +85,15 @@ def test_devices_that_are_all_equal_and_plans_that_a_study_gives_keep_their_answ
         replace(question_of(model, 6, cluster(110, 65)), plan=Plan(3, dp_shard=2)),
     ):
         assert answered(question, model) == choose(question)
+
+
+def test_ranks_that_divide_layers_are_traced_with_the_shares_of_others_and_reserve_what_these_say() -> None:
+    model, plan = Model(30, 1), Plan(5, dp_shard=2, divided=True, shares=(5, 3))
+    question, asked = replace(question_of(model, 8, cluster(100, 100)), plan=plan), list[Layout]()
+    while isinstance(answer := choose(question), Untraced):
+        asked.append(answer.layout)
+        question.profile.curves[answer.layout] = line(20 * len(asked), 1)  # type: ignore[index]
+    assert asked == [Layout(), *plan.traced_layouts]
+    assert isinstance(answer, ChosenPlan)
+    large, small = answer.prediction.shares_mib
+    assert small > large + 10, "the share of three samples was traced last, with the highest peak"

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
+from estimators.tracing.fake_shares import rows_of_largest
 from workloads.parallel.exchanging.gloo import gather, reduce, released
 
 
@@ -28,9 +29,9 @@ def of_all_ranks(values: Tensor, groups: Sequence[dist.ProcessGroup], fill: int 
 
 
 def _largest(values: Tensor, groups: Sequence[dist.ProcessGroup]) -> int:
-    """The largest number of values that a rank has: they differ at the end of an evaluation, and never in a trace."""
+    """The largest number of values that a rank has: they differ at the end of an evaluation and with unlike shares."""
     if isinstance(values, FakeTensor):
-        return len(values)
+        return rows_of_largest(len(values))
     most = torch.tensor(len(values), device=values.device)
     for group in groups:
         dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 import torch.distributed as dist
@@ -19,8 +20,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from estimators.axes import MESH, SHARES
+from estimators.tracing.fake_shares import rows_of_all
 from scamp.workload.experts import Choices, Experts, sizes_of
 from workloads.parallel.exchanging.exchange import exchanged_rows, of_all_ranks
+from workloads.parallel.exchanging.gloo import reduce
 from workloads.parallel.forward_state.replaced import ReplacedForward
 
 
@@ -68,6 +71,16 @@ class DataRanks:
     def gather(self, values: Tensor, fill: int) -> Tensor:
         """The ``values`` of all ranks, shape [ranks, most values]; those of ranks that have fewer end with ``fill``."""
         return of_all_ranks(values, self.groups, fill)
+
+    def total(self, counts: Tensor) -> Tensor:
+        """The sum of the ``counts`` of all ranks."""
+        for group in self.groups:
+            reduce(counts, group)
+        return counts
+
+    def assumed(self, num: int) -> int:
+        """The number of values of all ranks, which a trace assumes, where this one has ``num``."""
+        return rows_of_all(num, prod(group.size() for group in self.groups))
 
     def __deepcopy__(self, memo: dict[int, object]) -> DataRanks:
         return self

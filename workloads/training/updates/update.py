@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
 from typing import Any, cast
 
 import torch
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Adafactor, Optimizer, Rprop
 
-from estimators.axes import SHARES
 from estimators.constraints import UNCONSTRAINED
 from estimators.model import Layout
 from workloads.options import TrainingOptions
@@ -356,7 +354,7 @@ def kept_of(model: nn.Module) -> dict[Tensor, list[Tensor]]:
 
 
 def _new_updates(options: TrainingOptions, layout: Layout, mesh: DeviceMesh | None) -> Updates:
-    shares = layout.spatial * prod(getattr(layout, axis) for axis in SHARES)
+    shares = layout.spatial * layout.num_shares
     averages = None
     if options.ema_decay is not None or options.swa_start is not None:
         averages = Averages(options.ema_decay, options.swa_start or 0, options.ema_warmup, options.average_buffers)

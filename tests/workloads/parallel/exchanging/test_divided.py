@@ -242,12 +242,13 @@ def test_rows_that_were_looked_up_are_updated_as_in_one_process(tmp_path: Path) 
             assert torch.tensor(answer).allclose(table.weight, atol=1e-6), answer
 
 
-def test_a_trace_adds_up_the_rows_that_all_replicas_look_up() -> None:
+@pytest.mark.parametrize("axis", ["dp_replicate", "dp_shard"])
+def test_a_trace_adds_up_the_rows_that_all_ranks_look_up(axis: str) -> None:
     recipe = recipe_of(load_workload("tables.py:Clicks", WORKLOADS)({"width": 64, "optimizer": "SGD", "sparse": True}))
-    layout = Plan(1, 4, dp_replicate=2, divided=True).layout
+    layout = Plan(1, 4, divided=True, **{axis: 2}).layout  # type: ignore[arg-type]
     few, many = (trace_peak(recipe, layout, 1, batch=batch).parts_at(1)["gradients"] for batch in (8, 16))
     row_bytes = 3 * (8 + 4 * 32) + 6 * (8 + 4 * 64) + 6 * (8 + 4 * 32)  # of a sample: tables, words and tags
-    assert many - few == pytest.approx(8 * row_bytes, rel=0.15), "not 16 times, as each replica adds all rows"
+    assert many - few == pytest.approx(8 * row_bytes, rel=0.15), "not 16 times, as each rank adds all rows"
 
 
 def test_each_rank_holds_its_columns_of_tables_and_a_linear_layer_and_the_whole_rest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,16 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from benchmarks.curves.forks import in_forks
+from benchmarks.features.feature import WORKLOADS
+from estimators.model import Plan
+from estimators.tracing.tracer import trace_peak
 from scamp.workload.experts import Experts
 from scamp.workload.protocol import Divided
 from tests.waiting import PATIENCE_SECONDS
+from workloads.loading import load_workload
 from workloads.parallel.exchanging.divided import divide_layers, divisible_layers, most_ranks
 from workloads.parallel.exchanging.experts import join_ranks
+from workloads.sandbox.recipe import recipe_of
 
 NUM, CHOICES, FEATURES = 4, 2, 6
 
@@ -89,6 +95,17 @@ def test_ranks_with_unequal_numbers_of_tokens_compute_and_drop_what_one_process_
         gradient = of_ranks[0] * 2 if divided else sum(of_ranks)  # a loss is a mean over ranks
         assert isinstance(gradient, Tensor) and gradient.allclose(torch.tensor(expected), atol=1e-6)
     assert 7 / 11 * answers[0]["balance"] + 4 / 11 * answers[1]["balance"] == pytest.approx(alone["balance"])
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_trace_has_as_many_tokens_as_the_shares_of_all_ranks(share: int) -> None:
+    recipe = recipe_of(load_workload("experts.py:Captions", WORKLOADS)({}))
+    plan = Plan(6, dp_replicate=2, divided=True, shares=(6, 2)).of_share(share)
+    layouts = (plan.layout, replace(plan.layout, shares=()))
+    own, equal = (trace_peak(recipe, layout, plan.micro_batch).parts_at(1)["activations"] for layout in layouts)
+    rows = 8 - 2 * plan.micro_batch  # more than with equal shares
+    assert (own > equal) == (rows > 0)
+    assert abs(own - equal) > abs(rows) * 10 * 2 * 32 * 4, "a token goes to two experts, which keep its 32 features"
 
 
 def test_an_expert_takes_the_tokens_with_the_largest_weights_and_evaluation_drops_none() -> None:
