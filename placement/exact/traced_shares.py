@@ -125,7 +125,7 @@ class _Search:
                 plan = Plan(largest_first[0], num, shares=largest_first, **way.values)
                 if any(map(self.question.profile.refusal, plan.traced_layouts)):
                     return None
-                if missing := [one for one in plan.traced_layouts if one not in self.question.profile.curves]:
+                if missing := [layout for layout in plan.traced_layouts if layout not in self.question.profile.curves]:
                     return Untraced(missing[0])
                 option = self.traced.option_of(plan, capacities)
                 if option.fits:

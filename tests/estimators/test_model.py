@@ -106,8 +106,8 @@ def test_only_ranks_that_divide_layers_have_the_shares_of_others_in_their_layout
     assert [plan.of_share(share).layout.shares for share in range(3)] == [(3, 2, 5), (5, 2, 3), (2, 3, 5)]
     assert len(plan.traced_layouts) == 4 and plan.layout.shares == ()
     assert len({str(layout) for layout in plan.traced_layouts}) == 4, "the cache of traces knows them by their names"
-    whole = Plan(5, dp_shard=3, shares=(3, 5, 2))
-    assert whole.traced_layouts == whole.of_share(0).layouts == whole.layouts
+    undivided = Plan(5, dp_shard=3, shares=(3, 5, 2))
+    assert undivided.traced_layouts == undivided.of_share(0).layouts == undivided.layouts
 
 
 def test_sequences_are_divided_between_tensor_parallel_ranks_only() -> None:

@@ -89,11 +89,11 @@ def test_devices_that_are_all_equal_and_plans_that_a_study_gives_keep_their_answ
 
 def test_ranks_that_divide_layers_are_traced_with_the_shares_of_others_and_reserve_what_these_say() -> None:
     model, plan = Model(30, 1), Plan(5, dp_shard=2, divided=True, shares=(5, 3))
-    question, asked = replace(question_of(model, 8, cluster(100, 100)), plan=plan), list[Layout]()
+    question, traced = replace(question_of(model, 8, cluster(100, 100)), plan=plan), list[Layout]()
     while isinstance(answer := choose(question), Untraced):
-        asked.append(answer.layout)
-        question.profile.curves[answer.layout] = line(20 * len(asked), 1)  # type: ignore[index]
-    assert asked == [Layout(), *plan.traced_layouts]
+        traced.append(answer.layout)
+        question.profile.curves[answer.layout] = line(20 * len(traced), 1)  # type: ignore[index]
+    assert traced == [Layout(), *plan.traced_layouts]
     assert isinstance(answer, ChosenPlan)
     large, small = answer.prediction.shares_mib
     assert small > large + 10, "the share of three samples was traced last, with the highest peak"

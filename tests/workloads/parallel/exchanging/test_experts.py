@@ -102,10 +102,10 @@ def test_a_trace_has_as_many_tokens_as_the_shares_of_all_ranks(share: int) -> No
     recipe = recipe_of(load_workload("experts.py:Captions", WORKLOADS)({}))
     plan = Plan(6, dp_replicate=2, divided=True, shares=(6, 2)).of_share(share)
     layouts = (plan.layout, replace(plan.layout, shares=()))
-    own, equal = (trace_peak(recipe, layout, plan.micro_batch).parts_at(1)["activations"] for layout in layouts)
+    unlike, equal = (trace_peak(recipe, layout, plan.micro_batch).parts_at(1)["activations"] for layout in layouts)
     rows = 8 - 2 * plan.micro_batch  # more than with equal shares
-    assert (own > equal) == (rows > 0)
-    assert abs(own - equal) > abs(rows) * 10 * 2 * 32 * 4, "a token goes to two experts, which keep its 32 features"
+    assert (unlike > equal) == (rows > 0)
+    assert abs(unlike - equal) > abs(rows) * 10 * 2 * 32 * 4, "a token goes to two experts, which keep its 32 features"
 
 
 def test_an_expert_takes_the_tokens_with_the_largest_weights_and_evaluation_drops_none() -> None:
