@@ -8,10 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from operator import itemgetter
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from api.views.trials import TrialView, trial_view
 from scamp_service.lifecycle import TrialState
@@ -27,8 +27,17 @@ _FIRST = ("number", "state", "value")
 _LEFT_OUT = frozenset(["id", "study_id", *_FIRST, "params", "values", "metrics", "plan"])
 _LAST = tuple(name for name in TrialView.model_fields if name not in _LEFT_OUT)
 _first_cells, _last_cells = itemgetter(*_FIRST), itemgetter(*_LAST)
-_AS_JSON: frozenset[type[Any]] = frozenset((list, tuple, dict, bool))
+_EMPTY: Mapping[type[Any], str] = {list: "[]", tuple: "[]", dict: "{}", bool: "false"}
+"""Types of values that are written as JSON, with that of the empty or false one."""
 _json = json.JSONEncoder().encode
+
+
+def _kinds_in(annotation: Any) -> set[Any]:
+    """The type of a field, and those of a union."""
+    return {get_origin(kind) or kind for kind in (annotation, *get_args(annotation))}
+
+
+_JSON_FIELDS = tuple(name for name in _LAST if _EMPTY.keys() & _kinds_in(TrialView.model_fields[name].annotation))
 
 
 class FileFormat(StrEnum):
@@ -56,8 +65,8 @@ class TrialTable:
         self._store, self._study_id, self._objectives = store, study_id, Objectives.of_spec(spec)
         self._numbers = store.table.order(study_id, by, descending=descending, states=states, where=where).numbers
         every = store.table.columns(study_id, ("params", "id"), states=states, where=where)
-        present = dict.fromkeys(name for row in every for name in leaves_in(row.params))
-        self._metrics = store.reports.counted_metrics([row.id for row in every])
+        present = dict.fromkeys(name for params in every["params"] for name in leaves_in(params))
+        self._metrics = store.reports.counted_metrics(every["id"])
         self._metric_names = list(dict.fromkeys(name for values in self._metrics.values() for name in values))
         axes = axes_of(spec.get("space", {}))
         self._params = [name for name in dict.fromkeys((*axes, *present)) if name in present]
@@ -81,9 +90,7 @@ class TrialTable:
             yield text.getvalue()
             text.seek(0)
             text.truncate()
-            writer.writerows(
-                [_json(cell) if cell.__class__ in _AS_JSON else cell for cell in self._cells(trial)] for trial in trials
-            )
+            writer.writerows(self._cells(trial, as_text=True) for trial in trials)
         yield text.getvalue()
 
     def _json_lines(self) -> Iterator[str]:
@@ -108,13 +115,17 @@ class TrialTable:
         params = (f"params.{name}" for name in self._params)
         return [*_FIRST, *values, *params, *(f"metrics.{name}" for name in self._metric_names), *_LAST]
 
-    def _cells(self, trial: Trial) -> list[Any]:
-        """The cells of a trial in the order of the columns."""
-        fields = trial_fields(trial, self._objectives)
-        values = fields["values"] if self._objectives.has_several else ()
+    def _cells(self, trial: Trial, *, as_text: bool = False) -> list[Any]:
+        """The cells of a trial in the order of the columns; ``as_text``: lists and truth values as JSON."""
+        has_several = self._objectives.has_several
+        fields = trial_fields(trial, self._objectives if has_several else None)
+        values = fields["values"] if has_several else ()
         read = trial.params.get if self._is_flat else _reader(trial.params)
         metrics = self._metrics.get(trial.id, {})
-        params = map(read, self._params)
+        params: Iterable[Any] = map(read, self._params)
+        if as_text:
+            params = [_text(value) for value in params]
+            fields.update({name: _text(fields[name]) for name in _JSON_FIELDS})
         return [*_first_cells(fields), *values, *params, *map(metrics.get, self._metric_names), *_last_cells(fields)]
 
     def _trials(self) -> Iterator[list[Trial]]:
@@ -122,6 +133,12 @@ class TrialTable:
             part = self._numbers[start : start + AT_ONCE]
             by_number = {trial.number: trial for trial in self._store.trials.with_numbers(self._study_id, part)}
             yield [by_number[number] for number in part if number in by_number]  # one may be deleted meanwhile
+
+
+def _text(value: Any) -> Any:
+    """A list, a dictionary or a truth value as JSON; others as they are."""
+    empty = _EMPTY.get(value.__class__)
+    return value if empty is None else _json(value) if value else empty
 
 
 def _reader(params: Mapping[str, Any]) -> Any:

@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from statistics import median_low
 
-from estimators.model import MIB, EvaluationExtra, Layout
+from estimators.model import MIB, EvaluationExtra, Layout, mib_in_words
 
 COVERED_PERCENT = 90
 """q: one of ten trials of a family may run out of memory and be planned again before all the others reserve more."""
@@ -158,7 +158,7 @@ class Learned:
         failed = f", {self.num_out_of_memory} of them out of memory" if self.num_out_of_memory else ""
         halved = f", halved {self.num_halvings} × as others finished" if self.num_halvings else ""
         where = f" (study {', '.join(map(str, self.studies))})" if self.studies else ""
-        return f"{self.extra_bytes / MIB:.1f} MiB learned from {trials}{failed}{halved}{where}"
+        return f"{mib_in_words(self.extra_bytes)} learned from {trials}{failed}{halved}{where}"
 
 
 def learn(past: Iterable[PastAttempt], device_kinds: Collection[str]) -> dict[Layout, Learned]:

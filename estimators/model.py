@@ -19,6 +19,18 @@ MIB = 2**20
 GIB = 2**30
 
 
+def mib_in_words(num_bytes: float) -> str:
+    """Bytes in MiB, and in KiB or bytes where it would be 0.0 MiB."""
+    if not num_bytes or num_bytes >= 0.95 * MIB:
+        return f"{num_bytes / MIB:.1f} MiB"
+    return f"{num_bytes / 1024:.0f} KiB" if num_bytes >= 1024 else f"{num_bytes:.0f} bytes"
+
+
+def size_in_words(num_bytes: float) -> str:
+    """Bytes in GiB from one on, and below as ``mib_in_words``."""
+    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else mib_in_words(num_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One of ``count`` stages of a pipeline, and what determines how many micro-batches it holds at a time.

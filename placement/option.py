@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 
-from estimators.model import MIB, Plan, Prediction
+from estimators.model import Plan, Prediction, mib_in_words
 from placement.refinement import NO_REFINEMENT, Refinement
 
 
@@ -92,7 +92,7 @@ class Option:
     def learned(self) -> str:
         """How much of the reservation was learned, as the end of a refusal; empty if nothing was."""
         extra_bytes = self.prediction.extra_bytes
-        return f", {extra_bytes / MIB:.1f} MiB of it learned" if extra_bytes else ""
+        return f", {mib_in_words(extra_bytes)} of it learned" if extra_bytes else ""
 
     @property
     def words(self) -> str:
@@ -112,7 +112,7 @@ class Option:
         if self.prediction.needed_bytes == self.prediction.peak_bytes:
             return ""
         size = self.plan.evaluation_micro_batch
-        step = f"a training step alone {self.prediction.peak_bytes / MIB:.1f} MiB"
+        step = f"a training step alone {mib_in_words(self.prediction.peak_bytes)}"
         return f" to evaluate {size} sample{'s' * (size > 1)} at a time ({step})"
 
     @property

@@ -23,7 +23,7 @@ import torch.distributed as dist
 import yaml
 from torch.distributed import Store
 
-from estimators.model import MIB, Candidate, Plan
+from estimators.model import Candidate, Plan, mib_in_words
 from estimators.named_plan import plan_of
 from scamp.yaml_numbers import with_numbers
 from workloads.batch import BatchRequest, to_try
@@ -137,7 +137,7 @@ class _Printed:
         print(f"step {step}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items()), flush=True)
 
     def measured(self, peak_bytes: int) -> None:
-        print(f"peak of a step: {peak_bytes / MIB:.1f} MiB of tensors", flush=True)
+        print(f"peak of a step: {mib_in_words(peak_bytes)} of tensors", flush=True)
 
     def timed(self, step_seconds: float, num_steps: int, check_share: float) -> None:
         checks = f"; checks took {check_share:.1%} of the time" if check_share else ""

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from estimators.model import MIB, Divisions, Layout
+from estimators.model import Divisions, Layout, mib_in_words
 from estimators.peaks.depth import Passes, segments_of, stretch
 from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit_envelope, follow_lines
 from estimators.peaks.step_log import StepLog, log_of
@@ -72,7 +72,7 @@ def _take_larger(even: Trace, same: Trace, assumed: str, layout: Layout) -> Trac
 
     In the plain layout its assumptions name both peaks, in place of the one that is ``assumed`` if they are even."""
     larger = max(even, same, key=lambda trace_: trace_.curve.peak_bytes(trace_.batch))
-    peaks = [f"{trace_.curve.peak_bytes(trace_.batch) / MIB:.1f} MiB" for trace_ in (even, same)]
+    peaks = [mib_in_words(trace_.curve.peak_bytes(trace_.batch)) for trace_ in (even, same)]
     kept = tuple(assumption for assumption in even.assumptions if assumption != assumed)
     with_peaks = (f"{assumed}: {peaks[0]}, or {peaks[1]} if all are the same",) if layout == Layout() else ()
     return replace(larger, assumptions=kept + with_peaks)

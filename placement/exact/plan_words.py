@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
+from estimators.model import size_in_words
 from placement.option import Option
-from placement.pricing.categories import size_in_words
 from placement.refinement import PlanStage, UnevenShares
 
 _NO_SIZE_MIB = 2**30  # a device with a PiB stands for one of any size

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from estimators.learning import Learned, PastAttempt
 from estimators.memory import NO_EXTRA, Extra
-from estimators.model import MIB, Layout, Plan, Prediction
+from estimators.model import Layout, Plan, Prediction, mib_in_words
 from placement.option import NoPlan
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.healing import corrections
@@ -84,4 +84,4 @@ def _words(
 
 def _beyond(extra_bytes: int, own_attempts: Sequence[PastAttempt]) -> str:
     layouts = dict.fromkeys(str(run.layout) for run in own_attempts)
-    return f"{extra_bytes / MIB:.1f} MiB beyond the trace, as it ran out of memory with layout {', '.join(layouts)}"
+    return f"{mib_in_words(extra_bytes)} beyond the trace, as it ran out of memory with layout {', '.join(layouts)}"

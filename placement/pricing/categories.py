@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from estimators.model import GIB, MIB, Prediction
+from estimators.model import Prediction, size_in_words
 
 _CATEGORIES = {
     "parameters": "parameters",
@@ -30,8 +30,3 @@ def bytes_by_category(prediction: Prediction) -> dict[str, int]:
 def categories_in_words(num_bytes: Mapping[str, int]) -> str:
     """Bytes by category in one line."""
     return ", ".join(f"{name} {size_in_words(amount)}" for name, amount in num_bytes.items())
-
-
-def size_in_words(num_bytes: float) -> str:
-    """Bytes in MiB or GiB."""
-    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB else f"{num_bytes / MIB:.1f} MiB"

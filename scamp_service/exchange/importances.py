@@ -42,7 +42,8 @@ MOST_PARAMETERS = 40
 def importances(study: Study, store: Store) -> tuple[int, dict[str, float]]:
     """Number of trials that were judged, and the share of each parameter, the largest first; none if there are few."""
     ended = store.table.columns(study.id, ("id", "value"), states=[OwnState.COMPLETED, OwnState.PRUNED])
-    ids = [row.id for row in ended if row.value is not None and math.isfinite(row.value)]
+    values = zip(ended["id"], ended["value"], strict=True)
+    ids = [trial_id for trial_id, value in values if value is not None and math.isfinite(value)]
     step = max(1, len(ids) / MOST_TRIALS)
     chosen = [ids[int(index * step)] for index in range(min(len(ids), MOST_TRIALS))]
     if len(chosen) < LEAST_TRIALS:

@@ -21,17 +21,18 @@ def trial_fields(trial: Trial, objectives: Objectives | None = None) -> dict[str
     ``values`` has its value of each of the study's ``objectives``, None for one that is not known or not finite.
     """
     fields, sized = dict(zip(_OF_TRIAL, _values_of_trial(trial), strict=True)), trial.sized
-    return fields | {
-        **choice_fields(sized.choice if sized else None),
-        "values": objectives.each_of(trial) if objectives else [trial.value],
-        "plan_reason": sized.why if sized else "",
-        "learned_bytes": sized.learned_bytes if sized else 0,
-        "reserved_mib": trial.prediction.reserved_mib,
-        "flops_per_sample": sized.flops_per_sample if sized else None,
-        "num_params": sized.num_params if sized else 0,
-        "healed": trial.is_healed,
-        "deviations": trial.deviations,
-    }
+    fields.update(choice_fields(sized.choice if sized else None))  # in place: a new dictionary takes a while
+    fields.update(
+        values=objectives.each_of(trial) if objectives else [trial.value],
+        plan_reason=sized.why if sized else "",
+        learned_bytes=sized.learned_bytes if sized else 0,
+        reserved_mib=trial.prediction.reserved_mib,
+        flops_per_sample=sized.flops_per_sample if sized else None,
+        num_params=sized.num_params if sized else 0,
+        healed=trial.is_healed,
+        deviations=trial.deviations,
+    )
+    return fields
 
 
 def attempt_fields(attempt: Attempt) -> dict[str, Any]:

@@ -364,13 +364,17 @@ def ordering(columns: tuple[str, ...], by_state: bool) -> sa.Select[Any]:
 
 
 @cache
-def sorted_numbers(by: str, descending: bool, by_state: bool) -> sa.Select[Any]:
-    """Numbers of a study's trials in an order of ``SORTS``, at most ``limit``; those without a key come last."""
+def sorted_numbers(by: str, descending: bool, filters: frozenset[str]) -> sa.Select[Any]:
+    """Numbers of a study's trials in an order of ``SORTS``, at most ``limit``; those without a key come last.
+
+    ``filters`` are parameters: ``states`` and ``numbers``.
+    """
     key = SORTS[by]
     statement = select(_trials.c.number).where(_trials.c.study_id == bindparam("study_id"), _is_seen)
     statement = statement.order_by(key.is_(None), key.desc() if descending else key, _trials.c.number)
-    statement = statement.limit(bindparam("limit"))
-    return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
+    lists = {"states": _trials.c.state, "numbers": _trials.c.number}
+    chosen = (column.in_(bindparam(name, expanding=True)) for name, column in lists.items() if name in filters)
+    return statement.where(*chosen).limit(bindparam("limit"))
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from estimators.model import Layout, Plan
+from estimators.model import GIB, MIB, Layout, Plan, mib_in_words, size_in_words
 
 PLANS = [
     Plan(4),
@@ -201,3 +201,10 @@ def test_a_rank_has_two_stages_of_some_schedules_in_a_row_or_in_the_shape_of_a_v
 def test_schedules_that_ranks_cannot_run_are_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Plan(**{"micro_batch": 1, "num_micro_batches": 4, "pp": 2, **fields})
+
+
+def test_no_size_that_is_not_zero_is_said_to_be_0_mib() -> None:
+    sizes = (0, 12, 1024, 51.2 * 1024, 0.94 * MIB, 0.96 * MIB, 2047.96 * MIB, 3 * GIB)
+    words = ["0.0 MiB", "12 bytes", "1 KiB", "51 KiB", "963 KiB", "1.0 MiB", "2048.0 MiB", "3072.0 MiB"]
+    assert [mib_in_words(size) for size in sizes] == words
+    assert [size_in_words(size) for size in sizes] == [*words[:-2], "2.0 GiB", "3.0 GiB"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from rich.table import Table
 
 from estimators.devices.catalogue import UNVERIFIED
-from estimators.model import MIB, Layout, Plan
+from estimators.model import MIB, Layout, Plan, mib_in_words
 from placement.option import Evidence, Option
 from placement.planning.answers import ChosenPlan
 from scamp_service.sizing.early_answers import EarlyAnswer
@@ -28,7 +28,7 @@ _SHORT = ["param", "grad", "opt", "act", "gath", "temp", "other"]  # COLUMNS, sh
 def headline(estimate: Estimate | EarlyAnswer) -> str:
     """One line on the candidate: its parameters, the size of its states, its FLOPs per sample, its batch."""
     profile = estimate.profile
-    states = f"{profile.num_params:,} parameters, {profile.state_bytes / MIB:.1f} MiB of states"
+    states = f"{profile.num_params:,} parameters, {mib_in_words(profile.state_bytes)} of states"
     flops = f"{profile.work[Layout()].per_sample.flops / 1e9:.3g} GFLOPs a sample"
     return f"{params_in_words(estimate.params)}: {states}, {flops}, batch {estimate.batch}"
 

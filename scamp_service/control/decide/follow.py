@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from estimators.learning import AttemptPhase
-from estimators.model import MIB
+from estimators.model import mib_in_words
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, Repeat, StopGang
 from scamp_service.control.decide.replan import devices_in_words, find_narrower
 from scamp_service.control.decide.rules.ending import ended_with
@@ -215,7 +215,7 @@ def _heal(budget: Budget, trial: Trial, attempt: Attempt) -> Effect:
         return MoveTrial(trial, TrialState.FAILED, reason, TrialChanges(num_oom=num_oom))
     reason = (
         f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "
-        f"under this plan it needs more than {attempt.least_bytes / MIB:.1f} MiB, and is planned again with that"
+        f"under this plan it needs more than {mib_in_words(attempt.least_bytes)}, and is planned again with that"
     )
     return MoveTrial(trial, TrialState.WAITING, reason, TrialChanges(num_oom=num_oom), waits_for=WaitsFor.NEW_PLAN)
 

@@ -5,7 +5,7 @@ Pure: ``trial_table`` reads the columns that an order needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -58,9 +58,10 @@ def order_of(by: str) -> SortOrder:
     return ORDERS[By(by)]
 
 
-def sorted_numbers(order: SortOrder, rows: Iterable[Any], descending: bool) -> list[int]:
-    """Numbers of trials in this order. ``rows`` are by number, which also orders equal keys."""
-    keyed = [(order.key(*(getattr(row, name) for name in order.columns)), row.number) for row in rows]
+def sorted_numbers(order: SortOrder, columns: Mapping[str, Sequence[Any]], descending: bool) -> list[int]:
+    """Numbers of trials in this order. Their ``columns`` are by number, which also orders equal keys."""
+    keys = map(order.key, *(columns[name] for name in order.columns))
+    keyed = list(zip(keys, columns["number"], strict=True))
     with_keys = [(key, number) for key, number in keyed if key is not None]
     with_keys.sort(key=lambda pair: pair[0], reverse=descending)
     return [number for _, number in with_keys] + [number for key, number in keyed if key is None]

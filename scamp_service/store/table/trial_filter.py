@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import repeat
 from typing import Any
 
 from estimators.model import MIB
@@ -99,10 +100,16 @@ def _of_values(index: int) -> Quantity:
 class TrialFilter:
     """A compiled expression. Raises ``InvalidInput`` if it is not valid.
 
-    ``metrics`` are further properties of a trial: see ``objective_quantities``.
+    ``metrics`` are further properties of a trial: see ``objective_quantities``. ``parameters`` are those of the study;
+    None where only its trials say which there are.
     """
 
-    def __init__(self, source: str, metrics: Mapping[str, Quantity] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        metrics: Mapping[str, Quantity] | None = None,
+        parameters: Collection[str] | None = None,
+    ) -> None:
         self._source = source
         self._known = {**(metrics or {}), **QUANTITIES}
         try:
@@ -112,26 +119,31 @@ class TrialFilter:
         words = set(re.findall(r"\w+", source))  # more than its names: it may say ``trial.value``
         self._quantities = {name: quantity for name, quantity in self._known.items() if name in words}
         used = (column for quantity in self._quantities.values() for column in quantity.columns)
-        self.columns: tuple[str, ...] = tuple(dict.fromkeys(("params", *used)))
+        self._parameters = parameters or ()
+        properties = {*self._quantities, *CONSTANTS}.difference(self._parameters)
+        params = [] if parameters is not None and self._expression.names <= properties else ["params"]
+        self.columns: tuple[str, ...] = tuple(dict.fromkeys(("number", *params, *used)))
         """Columns of the table of trials that it reads."""
 
-    def matches(self, rows: Sequence[Any], parameters: Collection[str] = ()) -> list[bool]:
-        """Whether each row is chosen. Rows have at least ``columns``; ``parameters`` are those of the study.
+    def matches(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
+        """Whether each trial is chosen. Item i of each of the ``columns`` belongs to the same trial.
 
         A trial without a parameter has null there. One for which the expression has no value is not chosen. Raises
         ``InvalidInput`` for an unknown name, and where it has no value, or none that is true or false, for any trial.
         """
-        names = {*parameters, *(name for row in rows for name in row.params)}
-        self._check_names(names)
+        parameters = {*self._parameters, *(name for params in columns.get("params", ()) for name in params)}
+        self._check_names(parameters)
         is_kept = list[bool]()
         trouble, worked = "", False
-        parts = [self._part(name, names) for name in self._expression.names]
-        for row in rows:
-            values = {name: part(row) for name, part in parts}
+        names = ("", *self._expression.names)  # the first, which no expression has, counts the trials
+        parts = [columns["number"], *(self._part(name, columns, parameters) for name in names[1:])]
+        evaluate = self._expression.for_many(names)
+        for part in zip(*parts, strict=False):  # that of a constant has no end
+            values = dict(zip(names, part, strict=True))
             try:
-                result = self._expression(values)
+                result = evaluate(values)
             except ValueError as error:
-                if None not in values.values():
+                if None not in part:
                     trouble = trouble or str(error)
                 is_kept.append(False)
                 continue
@@ -143,21 +155,23 @@ class TrialFilter:
             raise self._wrong(f"has no value: {trouble}")
         return is_kept
 
-    def _part(self, name: str, parameters: Collection[str]) -> tuple[str, Callable[[Any], Any]]:
-        """A name, and the function that gives its value from the row of a trial."""
+    def _part(self, name: str, columns: Mapping[str, Sequence[Any]], parameters: Collection[str]) -> Iterable[Any]:
+        """The value of a name for each trial."""
         if name in parameters:
-            return name, lambda row: row.params.get(name)
+            return [params.get(name) for params in columns["params"]]
         if name in self._quantities:
-            return name, lambda row: self._quantity(name, row)
+            return self._quantity(name, columns)
         if name == "params":
-            return name, lambda row: dict(row.params)
+            return columns["params"]
         if name == "trial":
-            return name, lambda row: {quantity: self._quantity(quantity, row) for quantity in self._quantities}
-        return name, lambda _: CONSTANTS[name]
+            each = [self._quantity(quantity, columns) for quantity in self._quantities]
+            values: Iterable[tuple[Any, ...]] = zip(*each, strict=True) if each else repeat(())
+            return (dict(zip(self._quantities, row, strict=True)) for row in values)
+        return repeat(CONSTANTS[name])
 
-    def _quantity(self, name: str, row: Any) -> Any:
+    def _quantity(self, name: str, columns: Mapping[str, Sequence[Any]]) -> Iterable[Any]:
         quantity = self._quantities[name]
-        return quantity.value(*(getattr(row, column) for column in quantity.columns))
+        return map(quantity.value, *(columns[column] for column in quantity.columns))
 
     def _check_names(self, parameters: Iterable[str]) -> None:
         names = {*parameters, *self._known, *CONSTANTS, "params", "trial"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import make_dataclass
 from difflib import get_close_matches
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ from scamp_service.study.spaces.parameter_axes import MISSING, axes_of, leaves_i
 
 MOST_TRIALS = 2**31 - 1
 """More trials than any study has."""
+MOST_SORTED_APART = 1000
+"""So many trials are sorted without the others of their study."""
 
 
 class Ordered(NamedTuple):
@@ -57,10 +59,10 @@ class TrialTable(Part):
         if by in sql.SORTS:
             return self._ordered(study_id, by, descending, states, where, limit)
         order = self._order(study_id, by)
-        rows = self.columns(study_id, order.columns, states=states, where=where)
+        columns = self.columns(study_id, order.columns, states=states, where=where)
         if by.startswith(PARAMETER):
             self._expect_parameter(study_id, by.removeprefix(PARAMETER))
-        return Ordered(sorted_numbers(order, rows, descending)[:limit], len(rows))
+        return Ordered(sorted_numbers(order, columns, descending)[:limit], len(columns["number"]))
 
     def _ordered(
         self,
@@ -76,7 +78,10 @@ class TrialTable(Part):
         most = limit if limit is not None and chosen is None else MOST_TRIALS
         by_state = states is not None
         filters: dict[str, Any] = {"study_id": study_id} | ({"states": states} if by_state else {})
-        numbers = self._values(sql.sorted_numbers(by, descending, by_state), limit=most, **filters)
+        if chosen is not None and len(chosen) <= MOST_SORTED_APART:
+            filters["numbers"] = list(chosen)
+        statement = sql.sorted_numbers(by, descending, frozenset(filters))
+        numbers = self._values(statement, limit=most, **filters)
         if chosen is not None:
             return Ordered([number for number in numbers if number in chosen][:limit], len(chosen))
         num = self._value(sql.num_trials(by_state), **filters) if len(numbers) == most else len(numbers)
@@ -103,7 +108,7 @@ class TrialTable(Part):
 
     def _chosen(self, study_id: int, states: Iterable[TrialState] | None, where: str) -> set[int]:
         """Numbers of the trials in these states for which ``where`` is true."""
-        return {row.number for row in self.columns(study_id, (), states=states, where=where)}
+        return set(self.columns(study_id, (), states=states, where=where)["number"])
 
     def _expect_parameter(self, study_id: int, name: str) -> None:
         """Raise ``InvalidInput`` if neither the study's space nor any trial has this parameter."""
@@ -111,7 +116,7 @@ class TrialTable(Part):
         names = {*axes_of(spec.get("space", {})), *spec.get("space", {}), *spec.get("fixed", {})}
         if name in names:
             return
-        every = [row.params for row in self.columns(study_id, ("params",))]
+        every = self.columns(study_id, ("params",))["params"]
         if all(value_at(params, name) is MISSING for params in every):
             names.update(leaf for params in every for leaf in leaves_in(params))
             close = get_close_matches(name, names, 1, 0.5)
@@ -120,28 +125,30 @@ class TrialTable(Part):
 
     def columns(
         self, study_id: int, names: Sequence[str], *, states: Iterable[TrialState] | None = None, where: str = ""
-    ) -> list[Any]:
-        """Rows with the number and at least these columns of the study's trials, by number.
+    ) -> dict[str, Sequence[Any]]:
+        """The number and at least these columns of the study's trials, by number: item i of each is of the same trial.
 
         They are chosen as by ``order``.
         """
-        spec = self._spec(study_id) if where.strip() else {}
-        choice = TrialFilter(where, objective_quantities(Objectives.of_spec(spec))) if spec else None
+        choice = self._filter(study_id, where) if where.strip() else None
         read = tuple(dict.fromkeys(("number", *names, *(choice.columns if choice else ()))))
         filters: dict[str, Any] = {} if states is None else {"states": list(states)}
-        rows: list[Any] = list(self._rows(sql.ordering(read, states is not None), study_id=study_id, **filters))
+        rows = self._rows(sql.ordering(read, states is not None), study_id=study_id, **filters)
+        columns: dict[str, Sequence[Any]] = dict(
+            zip(read, zip(*rows, strict=True) if rows else [()] * len(read), strict=True)
+        )
         if "params" in read:
-            row_of: Any = make_dataclass("TrialColumns", read, slots=True)
-            every = load_json(f"[{','.join(row.params for row in rows)}]")  # faster than each alone
-            rows = [
-                row_of(**{**dict(zip(read, row, strict=True)), "params": params})
-                for row, params in zip(rows, every, strict=True)
-            ]
+            columns["params"] = load_json(f"[{','.join(columns['params'])}]")  # faster than each alone
         if choice is None:
-            return rows
-        parameters = [*spec.get("space", {}), *spec.get("fixed", {})]  # whether a trial has them or not
-        matches = choice.matches(rows, parameters)
-        return [row for row, is_match in zip(rows, matches, strict=True) if is_match]
+            return columns
+        is_chosen = choice.matches(columns)
+        return {name: list(compress(values, is_chosen)) for name, values in columns.items()}
+
+    def _filter(self, study_id: int, where: str) -> TrialFilter:
+        spec = self._spec(study_id)
+        space = spec.get("space", {})
+        parameters = {*space, *spec.get("fixed", {})} if space else None  # whether a trial has them or not
+        return TrialFilter(where, objective_quantities(Objectives.of_spec(spec)), parameters)
 
     def _order(self, study_id: int, by: str) -> SortOrder:
         if not by.startswith(VALUES):

@@ -90,9 +90,14 @@ def names_in(params: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
                 yield from names_in(block, f"{prefix}{name}.{index}.")
 
 
-def leaves_in(params: Mapping[str, Any]) -> Iterable[str]:
+def leaves_in(params: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
     """Flat names of a candidate's values, without those of lists of blocks."""
-    return (name for name in names_in(params) if not is_blocks(value_at(params, name)))
+    for name, value in params.items():
+        if not is_blocks(value):
+            yield prefix + name
+            continue
+        for index, block in enumerate(value):
+            yield from leaves_in(block, f"{prefix}{name}.{index}.")
 
 
 def axes_of(space: Mapping[str, Any]) -> dict[str, ParameterAxis]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from estimators.learning import AttemptPhase
-from estimators.model import MIB
+from estimators.model import MIB, mib_in_words
 from workloads.training.faults import HostFault, causes_of, message_of
 from workloads.training.memory.process_memory import (
     THREAD_STACK_BYTES,
@@ -61,7 +61,7 @@ class OutOfMemory(Exception):
     ) -> None:
         self.requested_bytes, self.measured_bytes, self.budget_bytes = requested_bytes, measured_bytes, budget_bytes
         self.num_threads, self.phase = num_live_threads, phase
-        request = f"; last request {requested_bytes / MIB:.1f} MiB" if requested_bytes else ""
+        request = f"; last request {mib_in_words(requested_bytes)}" if requested_bytes else ""
         during = f" during {phase}" if phase else ""
         super().__init__(f"this rank {self._need()}{during}{request}{self._threads()}")
 

@@ -14,6 +14,7 @@ from scamp_service.lifecycle import TrialState
 from scamp_service.store import schema
 from scamp_service.store.queries import SORTS
 from scamp_service.store.store import Store
+from scamp_service.store.table import trial_table
 from scamp_service.store.table.order import ORDERS, By, order_of
 from scamp_service.store.table.trial_table import Ordered
 from tests.scamp_service.store.trials import new_study, new_trial
@@ -97,7 +98,11 @@ def test_a_column_orders_trials_by_what_it_shows_and_those_without_a_value_are_l
         assert trials.table.order(1, column, descending=True) == (falling, 3), column
 
 
-def test_the_first_of_an_order_are_the_first_of_all(trials: Store) -> None:
+@pytest.mark.parametrize("most_apart", [0, 1000])
+def test_the_first_of_an_order_are_the_first_of_all(
+    trials: Store, monkeypatch: pytest.MonkeyPatch, most_apart: int
+) -> None:
+    monkeypatch.setattr(trial_table, "MOST_SORTED_APART", most_apart)
     for column in By:
         for chosen in ({}, {"states": [TrialState.RUNNING, TrialState.WAITING]}, {"where": "number > 0"}):
             numbers, num = trials.table.order(1, column, **chosen)

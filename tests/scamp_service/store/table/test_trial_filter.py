@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +25,13 @@ TRIALS: Sequence[Mapping[str, Any]] = (
 )
 
 
-def chosen(source: str, trials: Sequence[Mapping[str, Any]] = TRIALS) -> list[int]:
-    choice = TrialFilter(source)
-    rows = [SimpleNamespace(**{**dict.fromkeys(choice.columns), **trial}) for trial in trials]
-    kept = choice.matches(rows, ["lr", "depth", "warmup"])
+def chosen(
+    source: str,
+    trials: Sequence[Mapping[str, Any]] = TRIALS,
+    parameters: Sequence[str] | None = ("lr", "depth", "warmup"),
+) -> list[int]:
+    choice = TrialFilter(source, parameters=parameters)
+    kept = choice.matches({name: [trial.get(name) for trial in trials] for name in choice.columns})
     return [trial["number"] for trial, is_kept in zip(trials, kept, strict=True) if is_kept]
 
 
@@ -79,9 +81,22 @@ def test_a_filter_that_says_nothing_is_refused_with_the_reason(source: str, word
 
 def test_a_parameter_hides_a_property_of_its_name() -> None:
     trials = [{"number": 7, "state": TrialState.COMPLETED, "value": 1.0, "params": {"value": 5, "lr": 1}}]
-    assert (
-        chosen("value == 5", trials) == chosen("trial.value == 1", trials) == chosen("params.value == 5", trials) == [7]
-    )
+    for source in ("value == 5", "trial.value == 1", "params.value == 5"):
+        assert chosen(source, trials, ["lr", "value"]) == chosen(source, trials, None) == [7]
+
+
+def test_parameters_of_trials_are_read_only_where_an_expression_may_name_them() -> None:
+    def columns(source: str, parameters: Sequence[str] | None) -> tuple[str, ...]:
+        return TrialFilter(source, parameters=parameters).columns
+
+    assert columns("value > 0.5 and state == COMPLETED", ["lr"]) == ("number", "state", "value")
+    for source, parameters in (
+        ("value > 0.5", ["value"]),
+        ("value > 0.5", None),
+        ("lr > 1", []),
+        ("params.lr > 1", []),
+    ):
+        assert "params" in columns(source, parameters)
 
 
 def test_every_property_is_read_from_the_columns_that_it_names() -> None:
