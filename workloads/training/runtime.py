@@ -139,7 +139,9 @@ def _train(
             import_early(type(workload), job.code_dir)
         baseline = budget.baseline(device)
         with member.pack.limit.lifted() if member is not None else nullcontext():
-            model = build_model(workload, job.plan, job.seed, device, mesh, _first_weights(job, workload))
+            fill = _first_weights(job, workload)
+            fill = member.sharing(fill) if member is not None else fill
+            model = build_model(workload, job.plan, job.seed, device, mesh, fill)
             if member is not None:
                 member.attach(model)
         baseline = budget.with_libraries(device, baseline)

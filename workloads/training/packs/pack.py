@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from workloads.adapters.comparisons import Later
 from workloads.parallel.forward_state.state import forward_state
@@ -61,13 +62,20 @@ class Pack:
                 if not self.num_others:  # nothing of the user's code is left in the process
                     self._shared, self._skeleton = SharedTensors(), None
 
-    def add(self, model: nn.Module) -> None:
-        """Share what the model has in common with those of the members before.
+    def share(self, model: nn.Module) -> Sequence[tuple[object, nn.Parameter]]:
+        """Let a model that is still on the host use the frozen weights of those before; returns what is new in it.
 
-        Raises ``CannotJoin`` if that is too little to pass through it together.
+        Raises ``HostFault`` if somebody has changed these.
         """
         self._shared.expect_unchanged()
-        self._shared.share(model)
+        return self._shared.share(model)
+
+    def add(self, model: nn.Module, new: Sequence[tuple[object, nn.Parameter]]) -> None:
+        """Let others use the ``new`` weights of a model, which is on its device.
+
+        Raises ``CannotJoin`` if it has too little in common with those before to pass through it together.
+        """
+        self._shared.add(new)
         if self._skeleton is None:
             self._skeleton = Skeleton(model)
         self._skeleton.add(model)
@@ -108,12 +116,23 @@ class Member:
         self._modules: Mapping[str, nn.Module] = {}
         self._adapters: Mapping[str, LowRank | None] = {}
         self._comparisons: list[_Comparison] = []
+        self._new: Sequence[tuple[object, nn.Parameter]] = ()
+
+    def sharing(self, fill: Callable[[nn.Module], None] | None) -> Callable[[nn.Module], None]:
+        """A function that fills a new model as ``fill`` does, and lets it share frozen weights with the others."""
+
+        def fill_and_share(model: nn.Module) -> None:
+            if fill is not None:
+                fill(model)
+            self._new = self.pack.share(model)
+
+        return fill_and_share
 
     def attach(self, model: nn.Module) -> None:
-        """Let this model share what it has in common with those of the other members, and make its passes with them."""
+        """Let this model, which is on its device, make its passes with those of the other members."""
         self.model, self.alone, self.alone_because = model, model.forward, ""
         try:
-            self.pack.add(model)
+            self.pack.add(model, self._new)
         except CannotJoin as error:
             self.go_alone(str(error))
         model.__dict__["forward"] = self._call
@@ -213,31 +232,30 @@ class Member:
 
     def _compared(self, awaited: ForwardPass, before: Generators, output: Any) -> Any:
         """The output, or the one that the member computes alone if they differ."""
-        before.restore()
         others = _drawn_elsewhere()
-        alone = self.alone(*awaited.args, **awaited.keywords)
+        with saved_tensors_hooks(_dropped, _dropped):  # those of all members are in memory, and there is no room
+            alone = awaited.repeated(before)
         if _drawn_elsewhere() != others:
             why = "a part of it draws from Python's or NumPy's generators"
         elif not torch.equal(torch.get_rng_state(), awaited.generators.torch_state):
             why = "it draws other random numbers"
         else:
             why = _difference(output, alone)
-        if why:
-            self._part(f"its model would compute something else with them: {why}")
-            return alone
-        comparison = _Comparison(alone)
-        self._comparisons.append(comparison)
-        return comparison.watched(output)
-
-    def _part(self, why: str) -> None:
-        """Have less in common with the others: first no operations for the adapters of all, then nothing."""
-        if self._groups:
+        if not why:
+            comparison = _Comparison(awaited, before)
+            self._comparisons.append(comparison)
+            return comparison.watched(output)
+        if self._groups:  # first no operations for the adapters of all, and then nothing in common
             self._groups, self._num_shared = False, 0  # to be compared again in the next pass
         else:
-            self.go_alone(why)
+            self.go_alone(f"its model would compute something else with them: {why}")
+        return awaited.repeated(before)
 
     def backward(self, loss: Tensor) -> None:
-        """The backward pass from ``loss``, with those of others."""
+        """The backward pass from ``loss``, with those of others.
+
+        Raises ``HostFault`` if the gradients differ from those alone.
+        """
         is_in_graph, self._is_in_graph = self._is_in_graph, False
         if not self._is_open or not is_in_graph or not loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -248,13 +266,13 @@ class Member:
         self.pack._turns.take_pass(self._seat, BackwardPass(loss, Generators.now()))
         if not comparisons:
             return
+        after = Generators.now()
         gradients = [comparison.gradients(trained) for comparison in comparisons]
+        after.restore()
         alone = [_sum_of(terms) for terms in zip(before, *gradients, strict=True)]
         present = [_or_zero(parameter, parameter.grad) for parameter in trained]
         if why := _difference(present, [_or_zero(*pair) for pair in zip(trained, alone, strict=True)]):
-            self._part(f"its gradients would differ: {why}")
-            for parameter, expected in zip(trained, alone, strict=True):
-                parameter.grad = expected
+            raise HostFault(f"its gradients differ {why} in passes with other trials, so it trains alone")
 
 
 def backward(model: nn.Module, loss: Tensor) -> None:
@@ -268,13 +286,14 @@ def backward(model: nn.Module, loss: Tensor) -> None:
 
 @dataclass(slots=True, eq=False)
 class ForwardPass:
-    """A member's samples, on their way through the model."""
+    """A member's samples, on their way through the model. ``low`` is the type of autocast, if it is on."""
 
     member: Member
     args: Any
     keywords: Any
     num_samples: int
     key: object
+    low: torch.dtype | None
     generators: Generators
     rank: int = 0
 
@@ -291,7 +310,14 @@ class ForwardPass:
         ]
         device = tensors[0].device.type
         low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        return cls(member, args, keywords, len(tensors[0]), (spec, tuple(kinds), low), Generators.now())
+        return cls(member, args, keywords, len(tensors[0]), (spec, tuple(kinds), low), low, Generators.now())
+
+    def repeated(self, before: Generators) -> Any:
+        """The output of the member's model alone, which begins with the generators as they were ``before``."""
+        before.restore()
+        device = next(leaf.device.type for leaf in tree_leaves((self.args, self.keywords)) if isinstance(leaf, Tensor))
+        with torch.autocast(device, self.low, enabled=self.low is not None):
+            return self.member.alone(*self.args, **self.keywords)
 
 
 @dataclass(slots=True, eq=False)
@@ -335,9 +361,10 @@ def _make(seats: Sequence[Seat]) -> None:
 
 @dataclass(slots=True)
 class _Comparison:
-    """The output of a member's model alone, and the gradients that arrive at its output in a pass of several."""
+    """A pass of several whose output is that of the member's alone, and the gradients that arrive at its output."""
 
-    alone: Any
+    awaited: ForwardPass
+    before: Generators
     _arrived: dict[int, Tensor] = field(default_factory=dict)
 
     def watched(self, output: Any) -> Any:
@@ -351,12 +378,23 @@ class _Comparison:
 
     def gradients(self, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """The gradients that the parameters have alone, for the same gradients of the output."""
-        leaves = tree_flatten(self.alone)[0]
+        awaited = self.awaited
+        args, keywords = tree_map(_detached, (awaited.args, awaited.keywords))
+        leaves = tree_leaves(replace(awaited, args=args, keywords=keywords).repeated(self.before))
         places = [place for place in self._arrived if leaves[place].requires_grad]
         if not places:
             return [None] * len(parameters)
         arrived = [self._arrived[place] for place in places]
         return torch.autograd.grad([leaves[p] for p in places], list(parameters), arrived, allow_unused=True)
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+
+
+def _dropped(value: Any) -> Any:
+    """Nothing, in place of a tensor that a backward pass would need."""
+    return None
 
 
 def _drawn_elsewhere() -> object:

@@ -77,12 +77,26 @@ class SharedTensors:
     def __init__(self) -> None:
         self._tensors: dict[object, tuple[Tensor, int]] = {}  # with the sum that they had
 
-    def share(self, model: nn.Module) -> None:
-        """Let the model's frozen parameters use the memory of equal ones of the models before."""
+    def share(self, model: nn.Module) -> Sequence[tuple[object, nn.Parameter]]:
+        """Let the model's frozen parameters use the memory of equal ones of the models before.
+
+        Called before the model moves to its device, so that they take no memory there. Returns the others with their
+        contents, for ``add``.
+        """
+        others: list[tuple[object, nn.Parameter]] = []
         for parameter in model.parameters():
             if not parameter.requires_grad:
-                shared = self._tensors.setdefault(_contents(parameter), (parameter.data, _sum_of(parameter)))
-                parameter.data = shared[0]
+                contents = _contents(parameter)
+                if contents in self._tensors:
+                    parameter.data = self._tensors[contents][0]
+                else:
+                    others.append((contents, parameter))
+        return others
+
+    def add(self, others: Sequence[tuple[object, nn.Parameter]]) -> None:
+        """Let later models, and each other, use the memory of these parameters, too."""
+        for contents, parameter in others:
+            parameter.data = self._tensors.setdefault(contents, (parameter.data, _sum_of(parameter)))[0]
 
     def expect_unchanged(self) -> None:
         """Raises ``HostFault`` if anybody has written to the memory of all."""
@@ -102,7 +116,7 @@ def _sum_of(tensor: Tensor) -> int:
 
 def _contents(tensor: Tensor) -> object:
     plain = tensor.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().data
-    return tensor.shape, tensor.dtype, tensor.stride(), tensor.device, hashlib.sha256(plain).digest()
+    return tensor.shape, tensor.dtype, tensor.stride(), hashlib.sha256(plain).digest()
 
 
 @dataclass(slots=True, eq=False)
