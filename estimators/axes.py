@@ -14,7 +14,7 @@ from math import prod
 from operator import attrgetter
 from typing import Any, Self
 
-from estimators.pipelining.schedules import IN_PARTS, IN_WHOLE, holders_of
+from estimators.pipelining.schedules import IN_WHOLE, given, holders_of, in_parts, short_name
 
 Value = int | bool | str | tuple[int, ...]
 """The value of an axis: a degree, a switch, a name, or numbers of blocks."""
@@ -70,7 +70,7 @@ class Axis:
             return self.words.format_map(defaultdict(lambda: numbers_in_words(value))) if value else ""
         if isinstance(self.default, bool):
             return self.words if value != self.default else ""
-        return str(value)
+        return short_name(value) if isinstance(value, str) else str(value)
 
 
 def numbers_in_words(numbers: tuple[int, ...]) -> str:
@@ -190,7 +190,7 @@ class Spread:
         needs=("pp",),
         refusal="a schedule orders the micro-batches of a pipeline: it needs pp > 1",
     )
-    """Order in which stages take the micro-batches."""
+    """Order in which stages take the micro-batches: its name, or the passes of each rank (``schedules.given``)."""
     cut: tuple[int, ...] = _row(
         (),
         " with {cut} blocks",
@@ -388,17 +388,20 @@ def check(spread: Spread) -> None:
 def _check_schedule(spread: Spread) -> None:
     """Raise ``ValueError`` for axes that do not go together with the schedule of a pipeline."""
     if spread.schedule not in SCHEDULES:
-        names = ", ".join(SCHEDULES)
-        raise ValueError(f"schedule must be one of {names}, got {spread.schedule!r}")
+        try:
+            given(spread.schedule)
+        except ValueError as error:
+            names = ", ".join(SCHEDULES)
+            raise ValueError(f"schedule must be one of {names}, or the passes of each rank: {error}") from None
     if spread.pp > 1 and spread.schedule not in IN_WHOLE and (spread.fsdp_mesh or spread.sequence_parallel):
         raise ValueError(
-            f"ranks run {spread.schedule} without shards, replicas and sequence parallelism: use dp_shard=1, "
-            "dp_replicate=1 and sequence_parallel=false, or 1f1b"
+            f"ranks run {short_name(spread.schedule)} without shards, replicas and sequence parallelism: use "
+            "dp_shard=1, dp_replicate=1 and sequence_parallel=false, or 1f1b"
         )
-    if spread.pp > 1 and spread.schedule in IN_PARTS and (spread.recompute or spread.co_shard > 1):
+    if spread.pp > 1 and in_parts(spread.schedule) and (spread.recompute or spread.co_shard > 1):
         raise ValueError(
-            f"{spread.schedule} runs backward passes in two parts, and a block can be recomputed only once: use "
-            "recompute=false and co_shard=1, or 1f1b"
+            f"{short_name(spread.schedule)} runs backward passes in two parts, and a block can be recomputed only "
+            "once: use recompute=false and co_shard=1, or 1f1b"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from estimators.axes import AXES, SHARES, Spread, axis_values, check, numbers_in_words
 from estimators.constraints import UNCONSTRAINED, PlanConstraints
-from estimators.pipelining.schedules import IN_WHOLE, holders_of, schedule_of, stages_of
+from estimators.pipelining.schedules import IN_WHOLE, holders_of, schedule_of, short_name, stages_of
 
 MIB = 2**20
 GIB = 2**30
@@ -126,6 +126,7 @@ class Layout(Spread):
 
     def __str__(self) -> str:
         values = {**self.values, "stage_index": self.stage_index, "num_micro_batches": self.num_micro_batches}
+        values["schedule"] = short_name(self.schedule)
         used = [row.label for name, row in AXES.items() if row.label and values[name] != row.default]
         values |= {name: numbers_in_words(value) for name, value in values.items() if isinstance(value, tuple)}
         words = ["single"] * (self.world_size == 1) + [label.format_map(values) for label in used]

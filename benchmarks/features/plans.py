@@ -34,6 +34,14 @@ ORDERS = (
     Plan(2, 4, pp=2, tp=2, schedule="zbv"),
     Plan(1, 8, pp=2, tp=2, schedule="interleaved", recompute=True, recomputed=(1, 6)),
 )
+GIVEN = (
+    Plan(2, 4, pp=2, schedule="0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3; 1F0 1F1 1B1 1B0 1F2 1B2 1F3 1B3"),
+    Plan(4, 2, pp=2, schedule="0F0 2F0 0F1 2F1 2B1 2B0 0B0 0B1; 1F0 1F1 1B1 1B0", cut=(2, 4, 2)),
+    Plan(4, 2, pp=2, schedule="1F0 1I0 1F1 1W0 1B1; 0F0 0F1 0B0 0B1"),
+    Plan(4, 2, pp=2, schedule="0F0 1F0 0F1 1F1 1B0 1B1 0B1 0B0; 2F0 3F0 3I0 2I0 2F1 3F1 3B1 2B1 2W0 3W0"),
+    Plan(2, 4, pp=2, tp=2, schedule="0F0,0F1,0F2,0F3,0B3,0B2,0B1,0B0; 1F0,1F1,1F2,1F3,1B3,1B2,1B1,1B0", recompute=True),
+)
+"""Orders of passes that a user gives: stages out of their order, several on a rank, backward passes in parts."""
 DEGREES = (
     Plan(2, 4),
     Plan(4, dp_replicate=2),
@@ -118,8 +126,9 @@ ODD = (
     Plan(4, dp_replicate=2, zero1=True),
 )
 """For sequences and layers of sizes that no number of ranks divides."""
-_GROUPS = {"cuts": CUTS, "recompute": RECOMPUTED, "orders": ORDERS, "degrees": DEGREES}
-PARTS = ("ends", "tables", "experts", "cuts", "orders")
+_GROUPS = {"cuts": CUTS, "recompute": RECOMPUTED, "orders": ORDERS, "given orders": GIVEN, "degrees": DEGREES}
+_DRAWN = [name for name in _GROUPS if name != "given orders"]
+PARTS = ("ends", "tables", "experts", "cuts", "orders", "given orders")
 """Groups in which parts of a model are divided differently: layers, experts, stages of unlike sizes and orders."""
 
 
@@ -176,7 +185,7 @@ def drawn_models(seed: int) -> tuple[Feature, ...]:
     for number in range(2):
         kinds = "".join(draws.choice("an") for _ in range(8))
         params = {"kinds": kinds, "width": draws.choice([32, 48, 80, 96]), "length": draws.randint(5, 20), "lr": 3e-3}
-        plans = tuple(draws.sample([plan for group in _GROUPS.values() for plan in group], 8))
+        plans = tuple(draws.sample([plan for name in _DRAWN for plan in _GROUPS[name]], 8))
         models.append(Feature(f"drawn {seed}.{number}: {kinds}", "plans.py:Tokens", plans, params))
     ranking = {"width": 4 * draws.randint(2, 24), "lr": 3e-3}
     heads = draws.choice([2, 3, 4, 6])

@@ -1,10 +1,13 @@
-"""Makes the schedules of pipelines that have names, for any number of ranks and micro-batches.
+"""Makes the schedules of pipelines that have names, for any number of ranks and micro-batches, and those of users.
 
-``passes.PipelineSchedule`` takes any other order. How long a schedule takes is in ``simulator``.
+A schedule of a user is a text: the passes of each rank in their order, as ``given`` reads them. It stands where others
+have a name. How long a schedule takes is in ``simulator``.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -206,11 +209,65 @@ IN_WHOLE = frozenset({"1f1b", "gpipe"})
 IN_PARTS = frozenset({"zb-h1", "zbv", "dualpipev"})
 """Schedules whose backward passes run in parts, or some of them."""
 
+_KINDS = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD_INPUT, "W": BACKWARD_WEIGHT}
+
+
+@lru_cache(maxsize=64)
+def given(text: str) -> PipelineSchedule:
+    """The schedule that a user has written, such as ``0F0 0F1 0B0 0B1; 1F0 1B0 1F1 1B1``.
+
+    Semicolons or lines divide ranks, and spaces or commas their passes. A pass is the number of the stage, a letter and
+    the number of the micro-batch, as in the files of ``torch.distributed.pipelining``: F is forward, B backward, I
+    backward of the inputs and W of the weights. Raises ``ValueError``, which says what is wrong and where, for passes
+    that ranks cannot run.
+    """
+    orders = tuple(tuple(map(_pass, re.findall(r"[^\s,]+", line))) for line in re.split(r"[;\n]", text.strip()))
+    held = [{action.stage for action in order} for order in orders]
+    micro_batches = {action.micro_batch for order in orders for action in order}
+    for noun, numbers in (("stage", set[int]().union(*held)), ("micro-batch", micro_batches)):
+        if missing := set(range(len(numbers))) - numbers:
+            raise ValueError(f"there is no {noun} {min(missing)}, but a later one: number them from 0")
+    if 0 in map(len, held):
+        raise ValueError(f"rank {list(map(len, held)).index(0)} has no passes")
+    num_stages = len(set[int]().union(*held))
+    holders = tuple(tuple(rank for rank, stages in enumerate(held) if n in stages) for n in range(num_stages))
+    for number, ranks in enumerate(holders):
+        if len(ranks) > 1:
+            raise ValueError(f"ranks {ranks[0]} and {ranks[1]} run stage {number}: a stage is on one rank")
+    return PipelineSchedule(short_name(text), orders, holders, len(micro_batches))
+
+
+def _pass(word: str) -> Action:
+    found = re.fullmatch(r"(\d{1,6})([FBIW])(\d{1,6})", word)
+    if found is None:
+        raise ValueError(f"{word!r} is no pass: write the stage, F, B, I or W, and the micro-batch, such as 0F1")
+    return Action(int(found[1]), int(found[3]), _KINDS[found[2]])
+
+
+def short_name(name: str) -> str:
+    """The name of a schedule; for one that a user gives, a name that only this order has."""
+    return name if name in SCHEDULES else f"order-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def in_parts(name: str) -> bool:
+    """Whether backward passes run in parts, or some of them."""
+    if name in SCHEDULES:
+        return name in IN_PARTS
+    return any(action.kind == BACKWARD_INPUT for order in given(name).orders for action in order)
+
 
 @lru_cache(maxsize=256)
 def schedule_of(name: str, num_ranks: int, num_micro_batches: int) -> PipelineSchedule:
-    """The schedule of this name, kept. Raises ``ValueError`` if it does not take this many micro-batches."""
-    return SCHEDULES[name](num_ranks, num_micro_batches)
+    """The schedule of this name, kept. Raises ``ValueError`` if it does not take this many ranks or micro-batches."""
+    if name in SCHEDULES:
+        return SCHEDULES[name](num_ranks, num_micro_batches)
+    schedule = given(name)
+    if (schedule.num_ranks, schedule.num_micro_batches) != (num_ranks, num_micro_batches):
+        raise ValueError(
+            f"the order of passes has {schedule.num_ranks} ranks and {schedule.num_micro_batches} micro-batches, and "
+            f"the plan {num_ranks} and {num_micro_batches}: they are pp and num_micro_batches"
+        )
+    return schedule
 
 
 @lru_cache(maxsize=256)
@@ -221,6 +278,8 @@ def stages_of(name: str, num_ranks: int, rank: int) -> tuple[int, ...]:
 
 def holders_of(name: str, num_ranks: int, num_chunks: int = 2) -> tuple[tuple[int, ...], ...]:
     """The ranks of each stage in the schedule of this name; ``num_chunks`` are the stages of a rank if interleaved."""
+    if name not in SCHEDULES:
+        return given(name).holders
     row = tuple((rank,) for rank in range(num_ranks))
     if name == "interleaved":
         return row * num_chunks

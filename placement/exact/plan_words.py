@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from estimators.model import size_in_words
+from estimators.pipelining.schedules import short_name
 from placement.option import Option
 from placement.refinement import PlanStage, UnevenShares
 
@@ -19,7 +20,7 @@ def ways_in_words(option: Option) -> str:
     if refinement.is_searched or plan.pp == 1:
         return plan.short + again
     if refinement.pipeline is None:
-        return f"{plan.short} {plan.schedule}{again}"
+        return f"{plan.short} {short_name(plan.schedule)}{again}"
     uneven = "" if refinement.pipeline.is_even else ", uneven"
     return f"{plan.short} {refinement.pipeline.schedule.name}{again}{uneven}"
 

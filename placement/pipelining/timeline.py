@@ -20,7 +20,7 @@ import numpy.typing as npt
 from estimators.devices.kind import sharing_factor
 from estimators.model import Plan
 from estimators.pipelining.passes import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action
-from estimators.pipelining.schedules import SCHEDULES, stages_of
+from estimators.pipelining.schedules import schedule_of, stages_of
 from placement.pipelining.shared_cores import shared_clock
 from placement.pipelining.simulator import Interval, Simulation, StageCost, simulate_step
 
@@ -166,7 +166,7 @@ class PipelineStep:
     @cached_property
     def _simulation(self) -> Simulation:
         plan = self.plan
-        schedule = SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches)
+        schedule = schedule_of(plan.schedule, plan.pp, plan.num_micro_batches)
         return simulate_step(schedule, [stage.cost for stage in self.stages])
 
     @cached_property

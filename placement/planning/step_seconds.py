@@ -117,7 +117,7 @@ def _of_timeline(timeline: Timeline) -> PredictedStep:
 def _stages(ranks: Sequence[StageStep], profile: ModelProfile, plan: Plan, kind: DeviceKind) -> Iterator[StageStep]:
     """Yield the times of each stage: those of its rank, divided among its stages by the seconds of their units."""
     if plan.num_stages == plan.pp:
-        yield from ranks
+        yield from (ranks[rank] for (rank,) in holders_of(plan.schedule, plan.pp))
         return
     costs = ModelCosts(profile, kind)
     seconds = [sum(unit.seconds(plan, plan.micro_batch) for unit in stage) for stage in costs.stages(plan)]

@@ -194,7 +194,11 @@ def test_a_rank_has_two_stages_of_some_schedules_in_a_row_or_in_the_shape_of_a_v
         ({"schedule": "interleaved", "dp_shard": 2}, "without shards"),
         ({"schedule": "dualpipev", "num_micro_batches": 2}, "at least 4 micro-batches"),
         ({"schedule": "zbv", "cut": (4, 4)}, "each of the 4 stages"),
-        ({"schedule": "other"}, "must be one of"),
+        ({"schedule": "other"}, "must be one of .* 'other' is no pass"),
+        ({"schedule": "0F0 0B0; 1F0 1B0"}, "has 2 ranks and 1 micro-batches, and the plan 2 and 4"),
+        ({"schedule": "0F0 0B0; 1F0 1B0", "pp": 3, "num_micro_batches": 1}, "has 2 ranks"),
+        ({"schedule": "0F0 0B0; 1F0 1I0 1W0", "num_micro_batches": 1, "recompute": True}, "in two parts"),
+        ({"schedule": "0F0 0B0; 1F0 1B0", "num_micro_batches": 1, "dp_shard": 2}, "order-[0-9a-f]{8} without shards"),
     ],
     ids=str,
 )

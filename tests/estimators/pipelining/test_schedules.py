@@ -5,18 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from estimators.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action
-from estimators.pipelining.schedules import SCHEDULES, dual_pipe_v, interleaved, one_f_one_b, zbv
+from estimators.pipelining.schedules import (
+    SCHEDULES,
+    dual_pipe_v,
+    given,
+    holders_of,
+    in_parts,
+    interleaved,
+    one_f_one_b,
+    schedule_of,
+    zbv,
+)
 from placement.pipelining.simulator import StageCost, simulate_step
 
 EQUAL = StageCost(1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@given(num_ranks=st.integers(1, 8), rounds=st.integers(1, 4))
+@drawn(num_ranks=st.integers(1, 8), rounds=st.integers(1, 4))
 def test_every_schedule_is_valid_and_runs_every_pass_once(name: str, num_ranks: int, rounds: int) -> None:
     num = 2 * num_ranks * rounds
     schedule = SCHEDULES[name](num_ranks, num)  # checked when it is made
@@ -26,7 +36,7 @@ def test_every_schedule_is_valid_and_runs_every_pass_once(name: str, num_ranks: 
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "zbv", "interlaced"])
-@given(num_ranks=st.integers(1, 6), num_micro_batches=st.integers(1, 15))
+@drawn(num_ranks=st.integers(1, 6), num_micro_batches=st.integers(1, 15))
 def test_most_schedules_take_any_number_of_micro_batches(name: str, num_ranks: int, num_micro_batches: int) -> None:
     assert SCHEDULES[name](num_ranks, num_micro_batches).num_micro_batches == num_micro_batches
 
@@ -103,3 +113,44 @@ def test_orders_are_those_of_torch(rank: int, num_micro_batches: int) -> None:
     for name, maker in orders.items():
         ours = maker(4, num_micro_batches).orders[rank]
         assert list(ours) == torch_order(name, 4, num_micro_batches, rank), name
+
+
+LETTERS = {FORWARD: "F", BACKWARD: "B", BACKWARD_INPUT: "I", BACKWARD_WEIGHT: "W"}
+
+
+def written(order: tuple[Action, ...]) -> str:
+    return " ".join(f"{action.stage}{LETTERS[action.kind]}{action.micro_batch}" for action in order)
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES.keys() - {"interlaced"}))
+def test_an_order_that_is_written_down_is_the_schedule_that_it_was_written_from(name: str) -> None:
+    schedule = SCHEDULES[name](3, 6)
+    text = "; ".join(map(written, schedule.orders))
+    assert (
+        (given(text).orders, given(text).holders)
+        == (schedule.orders, schedule.holders)
+        == (
+            schedule_of(text, 3, 6).orders,
+            holders_of(text, 3),
+        )
+    )
+    assert in_parts(text) == in_parts(name)
+    assert given(text.replace("; ", "\n").replace(" ", ",")).orders == schedule.orders, "as torch writes files"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0F0 0X0; 1F0 1B0", "'0X0' is no pass"),
+        ("0F0 0B0; 1F0", "rank 1 never runs backward of micro-batch 0 on stage 1"),
+        ("0F0 0B0; 1B0 1F0", "wrong order on rank 1"),
+        ("0F0 0B0 0F1 0B1; 1F1 1B1 1F0 1B0", "deadlock: rank 0 waits at 1 .* for rank 1 at 3"),
+        ("0F0 0B0; 0F0 0B0 1F0 1B0", "ranks 0 and 1 run stage 0"),
+        ("0F0 0B0 1F0 1B0;", "rank 1 has no passes"),
+        ("0F1 0B1; 1F1 1B1", "no micro-batch 0"),
+        ("0F0 0B0; 999999F0 999999B0", "no stage 1"),
+    ],
+)
+def test_an_order_that_ranks_cannot_run_is_refused_with_the_pass_that_is_wrong(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        given(text)

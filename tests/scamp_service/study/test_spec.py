@@ -67,6 +67,9 @@ def test_evolution_draws_half_of_its_population_and_sizes_that_are_given_stay() 
     assert sizes(34, one_shot={"candidates": 30, "best": 3}) == (8, 4), "the sampler proposes the candidates alone"
 
 
+DEADLOCK = "0F0 0B0 0F1 0B1; 1F1 1B1 1F0 1B0"
+
+
 def test_a_study_may_give_the_plan_of_its_candidates() -> None:
     plan_fields = {"micro_batch": 2, "num_micro_batches": 4, "pp": 2, "cut": [3, 5]}
     spec = parse_study(study(plan=plan_fields))
@@ -76,7 +79,11 @@ def test_a_study_may_give_the_plan_of_its_candidates() -> None:
     on_page = yaml.safe_load(page.partition("### Train with unlike shares")[2].split("```")[1].removeprefix("yaml"))
     uneven = parse_study(study(**on_page)).given_plan
     assert uneven == Plan(5, 2, dp_shard=2, shares=(5, 3)) and uneven.batch == on_page["fixed"]["batch"]
+    of_passes = yaml.safe_load(page.partition("### Give the order of passes")[2].split("```")[1].removeprefix("yaml"))
+    ordered = parse_study(study(**of_passes)).given_plan
+    assert ordered is not None and (ordered.num_stages, ordered.batch) == (2, of_passes["fixed"]["batch"])
     for wrong, words in (
+        ({"micro_batch": 2, "num_micro_batches": 2, "pp": 2, "schedule": DEADLOCK}, "deadlock: rank 0 waits"),
         ({"micro_batch": 2, "stages": 2}, "a plan has no stages"),
         ({"pp": 2}, "needs micro_batch"),
         ({"micro_batch": 2, "cut": [3, 5]}, "needs pp > 1"),

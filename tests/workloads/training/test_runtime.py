@@ -150,9 +150,10 @@ def test_every_plan_gives_the_curve_of_one_process(ranks: Any, single: list[Any]
 
 ORDERS = [Plan(16, 4, pp=2, schedule="zbv", evaluation_batch=5), Plan(16, 4, pp=2, schedule="zb-h1")]
 ORDERS += [Plan(16, 4, pp=2, schedule="interleaved", cut=(1, 1, 1, 1)), Plan(16, 4, pp=2, schedule="dualpipev")]
+GIVEN = Plan(32, 2, pp=2, schedule="1F0 1F1 1I0 1W0 1B1; 0F0 0F1 2F0 2B0 2F1 2B1 0B1 0B0", cut=(1, 2, 1))
 
 
-@pytest.mark.parametrize("plan", [ORDERS[0], *map(soak, ORDERS[1:])], ids=str)
+@pytest.mark.parametrize("plan", [ORDERS[0], GIVEN, *map(soak, ORDERS[1:])], ids=str)
 def test_every_order_of_passes_gives_the_curve_of_one_process(ranks: Any, plan: Plan) -> None:
     deep = {"params": {"depth": 4, "width": 32}}
     assert_same(ranks.curve(plan, 2, **deep), ranks.curve(Plan(64), 2, **deep))
