@@ -238,10 +238,10 @@ def given(text: str) -> PipelineSchedule:
 
 
 def _pass(word: str) -> Action:
-    found = re.fullmatch(r"(\d{1,6})([FBIW])(\d{1,6})", word)
-    if found is None:
+    parts = re.fullmatch(r"(\d{1,6})([FBIW])(\d{1,6})", word)
+    if parts is None:
         raise ValueError(f"{word!r} is no pass: write the stage, F, B, I or W, and the micro-batch, such as 0F1")
-    return Action(int(found[1]), int(found[3]), _KINDS[found[2]])
+    return Action(int(parts[1]), int(parts[3]), _KINDS[parts[2]])
 
 
 def short_name(name: str) -> str:
