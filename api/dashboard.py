@@ -10,13 +10,14 @@ import hashlib
 import mimetypes
 import posixpath
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import FileResponse, HTMLResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from api.access.allowed import access_of, only_allowed
@@ -56,7 +57,9 @@ def study(request: Request, study_id: StudyId) -> HTMLResponse:
     project = None
     with suppress(Unavailable):  # the page itself says that the database cannot be reached
         project = request.app.state.store.studies.get(study_id).project
-    return _page(request, "study", project=project, study_id=study_id, most_curves=MOST_CURVES)
+    is_filtered = not request.query_params.keys().isdisjoint(("state", "where"))
+    ahead = [f"/v1/studies/{study_id}", *([] if is_filtered else [f"/v1/studies/{study_id}/history"])]
+    return _page(request, "study", project=project, ahead=ahead, study_id=study_id, most_curves=MOST_CURVES)
 
 
 @router.get("/studies/{study_id}/trials/{number}")
@@ -82,12 +85,12 @@ def cluster(request: Request) -> HTMLResponse:
 
 
 @router.get("/static/{version}/{path:path}")
-def static(version: str, path: str) -> Response:
+async def static(version: str, path: str) -> Response:
     """A file of the front end. Its address contains the version of all files, so browsers may cache it forever."""
     if path not in _files():
         raise NotFound(f"the dashboard has no file {path!r}; reload the page to get the current version")
     cache_control = "public, max-age=31536000, immutable" if version == static_version() else "no-cache"
-    return FileResponse(STATIC / path, media_type=_media_type(path), headers={"Cache-Control": cache_control})
+    return Response(_content(path), media_type=_media_type(path), headers={"Cache-Control": cache_control})
 
 
 def missing_page(request: Request, detail: str) -> HTMLResponse:
@@ -131,16 +134,38 @@ def _media_type(path: str) -> str:
 
 
 @cache
+def _content(path: str) -> bytes:
+    """A static file, read once: a page asks for seventy."""
+    return (STATIC / path).read_bytes()
+
+
+@cache
 def _templates() -> Environment:
     loader = FileSystemLoader(HERE / "templates")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def _page(request: Request, name: str, status: int = 200, project: str | None = None, **values: Any) -> HTMLResponse:
-    """A page, about something in ``project`` if it is given. Its style sheet hides what the user may not do."""
+def _page(
+    request: Request,
+    name: str,
+    status: int = 200,
+    project: str | None = None,
+    ahead: Sequence[str] = (),
+    **values: Any,
+) -> HTMLResponse:
+    """A page, about something in ``project`` if it is given. Its style sheet hides what the user may not do.
+
+    The browser asks ``ahead`` for these addresses, while it still loads the modules that will ask for them.
+    """
     access = access_of(request)
     template = _templates().get_template(f"{name}.html")
-    values = {"page": name, "static": f"/static/{static_version()}", "modules": _modules(name), **values}
+    values = {
+        "page": name,
+        "static": f"/static/{static_version()}",
+        "modules": _modules(name),
+        "ahead": ahead,
+        **values,
+    }
     values["login"] = access.name or bool(request.app.state.settings.api_token)
     values["edits"] = project is not None and access.may(Role.EDITOR, project)
     values["submits"] = any(access.may(Role.EDITOR, each) for each in (access.project or "", *access.roles))

@@ -81,6 +81,13 @@ def test_only_one_of_two_that_start_at_once_has_the_port() -> None:
         _bind("127.0.0.1", port)
 
 
+def test_the_second_packet_of_an_answer_does_not_wait_until_the_first_is_confirmed() -> None:
+    with _bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_the_api_loads_nothing_heavy_and_importances_load_only_optuna() -> None:
     code = f"""
 import sys, api.__main__

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from api.dashboard import STATIC, static_version
 
@@ -54,3 +54,16 @@ def test_a_page_asks_for_the_modules_that_it_needs_at_once(open_page: Callable[.
     loaded = "performance.getEntriesByType('resource').map(e => e.name).filter(n => n.endsWith('.js'))"
     preloaded = page.locator("link[rel=modulepreload]").evaluate_all("links => links.map(link => link.href)")
     assert sorted(preloaded) == sorted(set(page.evaluate(loaded)))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("query", ["", "?where=lr+%3E+0"])
+def test_a_study_is_asked_for_once_before_the_modules_are_there(
+    open_page: Callable[..., Page], address: str, query: str
+) -> None:
+    page = open_page(f"/studies/1{query}")
+    expect(page.locator("#trials tr.row").first).to_be_visible()
+    requests = page.evaluate("performance.getEntriesByType('resource').map(e => [e.name, e.initiatorType])")
+    by = {name.removeprefix(f"{address}/v1/studies/1"): kind for name, kind in requests}
+    assert [kind for name, kind in requests if name == f"{address}/v1/studies/1"] == ["link"]
+    assert by["/history" if not query else "/history?where=lr+%3E+0"] == ("fetch" if query else "link")
