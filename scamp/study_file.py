@@ -19,19 +19,37 @@ MAX_TEXT_BYTES = 2**20
 
 
 def read_study(file: Path) -> dict[str, Any]:
-    """The study in a file of YAML or JSON, as it is written there. Raises ``InvalidInput``."""
-    study = load(read_text(file), is_json=file.suffix.lower() == ".json")
+    """The study in a file, as ``read_data`` reads it. Raises ``InvalidInput``."""
+    study = read_data(file)
     if not isinstance(study, dict):
         raise InvalidInput(f"{file} is no study: a study is a mapping with a name, a workload and an objective")
     return study
 
 
-def read_text(file: Path) -> str:
-    """The text of a study's file. Raises ``InvalidInput``."""
+def read_data(file: Path) -> Any:
+    """The value in a file of YAML or JSON, with interpolations such as ``${oc.env:DATA}`` resolved by OmegaConf.
+
+    Raises ``InvalidInput``.
+    """
     try:
-        return file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read the study {file}: {error}") from None
+    data = load(text, is_json=file.suffix.lower() == ".json")
+    return _resolved(data, file) if "${" in text and isinstance(data, dict) else data
+
+
+def _resolved(data: dict[str, Any], file: Path) -> Any:
+    try:
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+    except ImportError:
+        words = "OmegaConf resolves, which is not installed: pip install omegaconf, or write the values themselves"
+        raise InvalidInput(f"{file} has interpolations, ${{…}}, which {words}") from None
+    try:
+        return OmegaConf.to_container(OmegaConf.create(data), resolve=True)
+    except OmegaConfBaseException as error:
+        raise InvalidInput(f"{file}: {str(error).splitlines()[0]}; the text ${{…}} itself is \\${{…}}") from None
 
 
 def files_of(study: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.living.processor import Processor
 from estimators.model import Plan
-from scamp_service.client import Client
+from scamp.client import Client
 from scamp_service.lifecycle import LIVE_STUDIES, TrialState
 from scamp_service.model import Attempt, Study, Trial
 from scamp_service.processes.supervise import Service

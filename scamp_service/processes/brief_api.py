@@ -14,7 +14,7 @@ from scamp.addresses import url_of
 from scamp_service.errors import Unavailable
 from scamp_service.processes.addresses import LOOPBACK
 from scamp_service.processes.heartbeat import Pulse
-from scamp_service.processes.supervise import MODULES, answers, spawn
+from scamp_service.processes.supervise import CANNOT_LISTEN, MODULES, MOST_LOST_PORTS, answers, spawn
 from scamp_service.settings import Settings
 
 
@@ -28,21 +28,30 @@ def start_api(settings: Settings) -> tuple[str, str]:
 
     Raises ``Unavailable``, with its last words, if it does not start.
     """
-    host, token = LOOPBACK[0], secrets.token_hex(16)
-    with socket.create_server((host, 0)) as probe:
-        port = probe.getsockname()[1]
-    brief = settings.model_copy(update={"host": host, "port": port, "api_token": token, "trusted_proxies": ""})
-    url = url_of(host, port)
-    with tempfile.TemporaryFile() as said:
-        with closing(Pulse()) as pulse:
-            try:
-                api = spawn(MODULES["api"], brief, pulse.child_end, said)
-            finally:
-                pulse.started()
-            atexit.register(_end, api)
-            if answers(url, api, pulse):
+    host, token, words = LOOPBACK[0], secrets.token_hex(16), CANNOT_LISTEN
+    tries_left = MOST_LOST_PORTS
+    while CANNOT_LISTEN in words and tries_left:  # another process has taken the port meanwhile
+        with socket.create_server((host, 0)) as probe:
+            port = probe.getsockname()[1]
+        brief = settings.model_copy(update={"host": host, "port": port, "api_token": token, "trusted_proxies": ""})
+        url = url_of(host, port)
+        with tempfile.TemporaryFile() as said:
+            if _starts(brief, url, said):
                 return url, token
-        raise Unavailable(f"the studies cannot be read; {_last_line(said)}")
+            words = _last_line(said)
+        tries_left -= 1
+    raise Unavailable(f"the studies cannot be read; {words}")
+
+
+def _starts(settings: Settings, url: str, said: IO[bytes]) -> bool:
+    """Whether an API with these settings answers; ``said`` gets what it prints."""
+    with closing(Pulse()) as pulse:
+        try:
+            api = spawn(MODULES["api"], settings, pulse.child_end, said)
+        finally:
+            pulse.started()
+        atexit.register(_end, api)
+        return answers(url, api, pulse)
 
 
 def _end(api: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from scamp.study_file import changed, load, read_text
+from scamp.study_file import changed, load, read_data
 from scamp_service.errors import InvalidInput
 from scamp_service.study.complaints import complaints, quoted
 from scamp_service.study.spec import StudySpec
@@ -20,7 +20,7 @@ from scamp_service.study.spec import StudySpec
 
 def read_study(file: Path) -> StudySpec:
     """The validated study in a file, of YAML or JSON. Raises ``InvalidInput``."""
-    return parse_study(read_text(file), is_json=file.suffix.lower() == ".json")
+    return _validated(read_data(file))
 
 
 def parse_study(source: str | bytes | Mapping[str, Any], *, is_json: bool = False) -> StudySpec:
@@ -28,7 +28,10 @@ def parse_study(source: str | bytes | Mapping[str, Any], *, is_json: bool = Fals
 
     With ``is_json``, mistakes in the text are explained as those of JSON.
     """
-    data = source if isinstance(source, Mapping) else load(source, is_json=is_json)
+    return _validated(source if isinstance(source, Mapping) else load(source, is_json=is_json))
+
+
+def _validated(data: Any) -> StudySpec:
     if not isinstance(data, Mapping):
         got = "nothing" if data is None else quoted(data)
         raise InvalidInput(f"a study is a mapping of {', '.join(StudySpec.model_fields)}; got {got}")

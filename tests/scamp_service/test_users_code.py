@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scamp_service.client import Client
+from scamp.client import Client
 from scamp_service.errors import Refused
 from scamp_service.user_account import account_of
 from tests.services import hostile

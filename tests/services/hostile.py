@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import psycopg
 
-from scamp_service.client import Client
+from scamp.client import Client
 from scamp_service.errors import Refused
 from scamp_service.user_account import account_of, started_as
 from tests.services.postgres import PostgresServer, find_postgres, postgres

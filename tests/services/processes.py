@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from scamp_service.client import Client
+from scamp.client import Client
 from scamp_service.store.store import Store
 from tests.services.serving import free_port
 from tests.waiting import PATIENCE_SECONDS, until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,21 @@ def test_a_change_that_does_not_fit_is_refused(change: str, words: str) -> None:
     spec = parse_study(SEVERAL)
     with pytest.raises(InvalidInput, match=re.escape(words)):
         changed_study(spec, [change])
+
+
+def test_interpolations_in_a_file_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("omegaconf")
+    file = tmp_path / "study.yaml"
+
+    def read(data: str) -> Any:
+        fixed = {"data": data, "trials": "${budget.trials}", "text": r"\${budget.trials}"}
+        file.write_text(json.dumps(study(budget={"trials": 3}, fixed=fixed)))
+        return read_study(file).fixed
+
+    monkeypatch.setenv("DATA", "/data")
+    assert read("${oc.env:DATA}/digits") == {"data": "/data/digits", "trials": 3, "text": "${budget.trials}"}
+    with pytest.raises(InvalidInput, match=r"study.yaml: Interpolation key 'data' not found; the text .* is \\\$"):
+        read("${data}")
+    monkeypatch.setitem(sys.modules, "omegaconf", None)
+    with pytest.raises(InvalidInput, match=r"which OmegaConf resolves, which is not installed: pip install omegaconf"):
+        read("${oc.env:DATA}")
