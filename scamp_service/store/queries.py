@@ -270,6 +270,7 @@ CHANGED_SINCE = (
     .limit(bindparam("limit"))
 )
 LAST_EVENT = select(func.max(schema.events.c.id))
+LAST_EVENT_OF_STUDY = LAST_EVENT.where(schema.events.c.study_id == bindparam("study_id"))
 CLUSTER = select(schema.cluster.c.state, schema.cluster.c.confirmed_at)
 _of_lease = schema.leases.c.name == bindparam("name")
 LEASE = select(*(schema.leases.c[name] for name in ("holder", "term", "renewals"))).where(_of_lease)

@@ -59,7 +59,9 @@ class Store:
         ``url`` is ``sqlite:///path``, ``sqlite://`` (in memory) or a PostgreSQL URL. Raises ``InvalidInput`` for any
         other, and ``Unavailable`` when the database cannot be reached or was written by a newer version of ScaMP.
         """
-        self._compose(Database(url))
+        database = Database(url)
+        self.table = TrialTable(database)  # one for all copies, as it keeps what it has read
+        self._compose(database)
 
     def _compose(self, database: Database, fence: Json | None = None, actor: Actor | None = None) -> None:
         self._database = database
@@ -73,7 +75,6 @@ class Store:
         self.events = Events(database)
         self.leases = Leases(database)
         self.cluster = Cluster(database, fence)
-        self.table = TrialTable(database)
         self.external = External(database)
         self.deliveries = Deliveries(database, fence, actor)
         self.removals = Removals(database, fence)

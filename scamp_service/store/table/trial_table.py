@@ -13,6 +13,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Json
 from scamp_service.store import queries as sql
+from scamp_service.store.database import Database
 from scamp_service.store.parts.part import Part, in_parts, no_study
 from scamp_service.store.rows import Score
 from scamp_service.store.schema import load_json
@@ -24,6 +25,8 @@ from scamp_service.study.spaces.parameter_axes import MISSING, axes_of, leaves_i
 
 MOST_TRIALS = 2**31 - 1
 """More trials than any study has."""
+MOST_KEPT = 8
+"""Studies whose series are kept: 25 bytes for each trial."""
 MOST_SORTED_APART = 1000
 """So many trials are sorted without the others of their study."""
 
@@ -37,6 +40,10 @@ class Ordered(NamedTuple):
 
 class TrialTable(Part):
     """Chosen trials of a study in their order, and some columns of them."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._kept_series: dict[int, tuple[int, Series]] = {}
 
     def order(
         self,
@@ -89,13 +96,23 @@ class TrialTable(Part):
 
     def series(self, study_id: int, *, states: Iterable[TrialState] | None = None, where: str = "") -> Series:
         """The trials of the study that have begun or ended and repeat no other one, chosen as by ``order``."""
-        with self._database.read() as connection:
-            rows = connection.execute(sql.SERIES, {"study_id": study_id}).cursor.fetchall()  # without a value of each
-        columns = np.array(rows, float).reshape(-1, 4).T
-        series = Series(columns[0].astype(int), columns[1], columns[2].astype(int), columns[3] > 0)
+        series = self._whole_series(study_id)
         if states is None and not where.strip():
             return series
         return series[np.isin(series.number, list(self._chosen(study_id, states, where)))]
+
+    def _whole_series(self, study_id: int) -> Series:
+        """The series of all trials, which is kept until the study's next event: several charts ask for it at once."""
+        last_event = self._value(sql.LAST_EVENT_OF_STUDY, study_id=study_id)  # what changes meanwhile has another one
+        kept_event, series = self._kept_series.get(study_id, (None, None))
+        if series is None or kept_event != last_event:
+            with self._database.read() as connection:
+                rows = connection.execute(sql.SERIES, {"study_id": study_id}).cursor.fetchall()  # no value of each
+            columns = np.array(rows, float).reshape(-1, 4).T
+            series = Series(columns[0].astype(int), columns[1], columns[2].astype(int), columns[3] > 0)
+            others = [item for item in self._kept_series.items() if item[0] != study_id][1 - MOST_KEPT :]
+            self._kept_series = dict([*others, (study_id, (last_event, series))])  # at once, for other threads
+        return series
 
     def params(self, study_id: int, numbers: Sequence[int]) -> dict[int, Json]:
         """The parameters of the trials with these numbers, by number."""

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from scamp_service.access.model import Actor
 from scamp_service.lifecycle import Origin, TrialState
 from scamp_service.store import schema
 from scamp_service.store.store import Store
+from scamp_service.store.table.trial_table import MOST_KEPT
 from tests.scamp_service.store.trials import new_trial
 
 COMPLETED, RUNNING, WAITING = TrialState.COMPLETED, TrialState.RUNNING, TrialState.WAITING
@@ -49,6 +51,19 @@ def test_a_series_may_be_of_chosen_trials_and_empty(trials: Store) -> None:
     assert trials.table.series(1, states=[COMPLETED], where="lr > 0.1").number.tolist() == [2]
     assert len(trials.table.series(1, where="lr > 1")) == 0
     assert len(trials.table.series(9)) == 0
+
+
+def test_a_series_is_read_again_after_each_event_of_its_study_and_the_last_ones_are_kept(trials: Store) -> None:
+    first = trials.table.series(1)
+    user = trials.acting(Actor("ada", "127.0.0.1"))
+    assert user.table.series(1) is first
+    user.trials.stop(1, 5, reason="enough", now=1.0)
+    assert user.table.series(1).number.tolist() == trials.table.series(1).number.tolist() == [0, 1, 2, 4, 5]
+    newest = trials.table.series(1)
+    for study_id in range(2, 2 + MOST_KEPT):
+        trials.table.series(study_id)
+    assert trials.table.series(1 + MOST_KEPT) is trials.table.series(1 + MOST_KEPT)
+    assert trials.table.series(1) is not newest
 
 
 def test_trials_of_a_chart_are_read_by_their_numbers(trials: Store) -> None:
