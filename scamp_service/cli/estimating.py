@@ -187,6 +187,8 @@ def _show_estimate(result: Estimate, units: bool) -> None:
         plan, option = largest
         least = "at least " if result.may_be_larger(option) else ""
         out.print(f"largest batch in one pass: {least}{plan.batch} samples ({plan})", soft_wrap=True, markup=False)
+    if (pack := result.pack) is not None:
+        out.print(str(pack), soft_wrap=True, markup=False)
     out.print()
     for words in result.profile.traits.words:
         out.print(words, soft_wrap=True, markup=False)

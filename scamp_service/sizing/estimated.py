@@ -8,7 +8,7 @@ from typing import Any
 
 from estimators.devices.kind import DeviceKind
 from estimators.memory import Margin, largest_micro_batch
-from estimators.model import Layout, PeakCurve, Plan
+from estimators.model import MIB, Layout, PeakCurve, Plan
 from estimators.peaks.envelope import PeakTable
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
@@ -18,6 +18,7 @@ from placement.planning.answers import ChosenPlan
 from placement.planning.step_seconds import PredictedStep, predicted_step
 from scamp.shown import shown_value
 from scamp_service.model import Json
+from scamp_service.study.spec import MOST_PACKED
 
 ANY_MIB = 2**40
 """MiB of devices that hold any plan: for questions about how large devices must be."""
@@ -26,6 +27,26 @@ UNVERIFIED = ("outside_bytes", "smallest_capacity_bytes", "step_seconds", "compu
 """Fields that on GPUs rest on published figures, on assumptions, or on a replay that was not compared with a GPU."""
 MEASURED_ALONE = ("outside_bytes", "step_seconds", "compute_seconds", "communication_share")
 """Fields among them that ``scamp calibrate`` measures for single-rank plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackEstimate:
+    """So many trials may share a process on a device, with ``shared_mib`` of frozen weights once and ``own_mib`` each.
+
+    ``step_ratio``: the seconds of a step of all, divided by those of a step of one; None if they are not predicted.
+    """
+
+    members: int
+    shared_mib: int
+    own_mib: int
+    step_ratio: float | None
+
+    def __str__(self) -> str:
+        words = (
+            f"pack: {self.members} trials in a process need {self.shared_mib + self.members * self.own_mib:,} MiB, "
+            f"{self.shared_mib:,} of frozen weights once and {self.own_mib:,} for each"
+        )
+        return words + (f"; a step of all takes {self.step_ratio:.3g} × one" if self.step_ratio else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +142,25 @@ class Estimate:
         ]
         return max(plans, key=lambda pair: pair[0].batch, default=None)
 
+    @property
+    def pack(self) -> PackEstimate | None:
+        """As many trials like this one as may share a process on a device; None if that is one, or nothing is frozen.
+
+        A step of all is assumed to take as long as one with the samples of all.
+        """
+        alone = next((option for option in self.options if option.plan.layout == Layout()), None)
+        shared_mib = self.profile.frozen_bytes // MIB
+        if alone is None or not shared_mib:
+            return None
+        own_mib = max(1, alone.prediction.reserved_mib - shared_mib)
+        members = min(MOST_PACKED, (alone.offered_mib - shared_mib) // own_mib)
+        if members < 2:
+            return None
+        joint = replace(alone.plan, micro_batch=members * alone.plan.micro_batch)
+        steps = [predicted_step(self.profile, plan, self.kind) for plan in (joint, alone.plan)]
+        ratio = steps[0].seconds / steps[1].seconds if steps[0] and steps[1] else None
+        return PackEstimate(members, shared_mib, own_mib, ratio)
+
     def _curve(self, option: Option) -> PeakCurve | None:
         return self.profile.curves.get(replace(option.plan.layout, accumulate=False))
 
@@ -152,6 +192,7 @@ class Estimate:
             "refused": self.refused,
             "traits": self.profile.traits.words,
             "largest_batch": largest[0].batch if (largest := self.largest_batch) else None,
+            "pack": asdict(self.pack) if self.pack else None,
             "device": self._device_json(),
             "options": [self._option_json(option) for option in self.options],
         }

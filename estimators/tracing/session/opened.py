@@ -6,6 +6,7 @@ import contextlib
 import gc
 import random
 from typing import Any, Self
+from weakref import ref
 
 import numpy as np
 import torch
@@ -79,7 +80,10 @@ class OpenedModel:
             self._model.train()
             self._blocks = list(dict.fromkeys(self._recipe.blocks(self._model)))  # one may be there several times
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
-            self._frozen = [(each, each._version) for each in self._model.parameters() if not each.requires_grad]
+            frozen = [parameter for parameter in self._model.parameters() if not parameter.requires_grad]
+            self._frozen_bytes = sum(parameter.nbytes for parameter in frozen)
+            self._frozen = [(ref(parameter), parameter._version) for parameter in frozen]  # they must not outlive it
+            del frozen
             self.num_blocks = len(self._blocks)
             self.divisions = self._divisions() if self._wanted == Layout() else INDIVISIBLE
             self.outlines = outlines_of(self._model, self._blocks, self._recipe)
@@ -88,7 +92,7 @@ class OpenedModel:
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        del self._model, self._optimizer, self._blocks, self._left_out, self._watch, self._frozen
+        del self._model, self._optimizer, self._blocks, self._left_out, self._watch
         self._modes.close()
 
     @property
@@ -99,9 +103,9 @@ class OpenedModel:
     @property
     def frozen_bytes(self) -> int:
         """Bytes of parameters that do not train; 0 if a later step may train any, or a traced one has written to it."""
-        if self._recipe.unfreezes or any(parameter._version != before for parameter, before in self._frozen):
-            return 0
-        return sum(parameter.nbytes for parameter, _ in self._frozen)
+        present = [(parameter(), before) for parameter, before in self._frozen]
+        writes = any(parameter is not None and parameter._version != before for parameter, before in present)
+        return 0 if self._recipe.unfreezes or writes else self._frozen_bytes
 
     @property
     def can_be_shortened(self) -> bool:

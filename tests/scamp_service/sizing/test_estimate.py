@@ -29,6 +29,7 @@ from scamp_service.control.executor import Unsized
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Sized
 from scamp_service.settings import Settings
+from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator, equal_devices, estimate, target
 from scamp_service.sizing.estimated import UNVERIFIED, Estimate
 from scamp_service.sizing.sizer import ProcessSizer
@@ -39,6 +40,7 @@ from tests.sizing import USER, MemoryBlobs, Sizing
 
 pytestmark = pytest.mark.full
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 RANDOM_STATE_BYTES = 5056  # kept by each block that is recomputed
 MEDIUM = {"depth": 4, "width": 128, "heads": 4, "batch": 32}
 
@@ -321,6 +323,20 @@ class Hinted(StdlibGpt):
             hints.stage(hints.default(model, self.params["default"]).blocks[1])
         return model
 """
+
+
+def test_how_many_trials_share_a_process_is_told(folder: Path, pool: TracePool) -> None:
+    candidates = candidates_of(str(EXAMPLES / "lora" / "text_lora.py:TextLora"), {"width": 256}, 1, None)
+    estimator = Estimator(candidates.workload, candidates.code, Tracing(folder, pool=pool))
+    told = estimator.estimate({"width": 256, "batch": 4}, equal_devices(1, 60))
+    pack = told.pack
+    assert pack is not None
+    alone_mib = told.options[0].prediction.reserved_mib
+    assert (pack.own_mib, pack.shared_mib) == (alone_mib - pack.shared_mib, told.profile.frozen_bytes // MIB)
+    assert pack.shared_mib + pack.members * pack.own_mib <= 60 < pack.shared_mib + (pack.members + 1) * pack.own_mib
+    assert pack.members > 60 // alone_mib
+    assert told.to_json()["pack"]["members"] == pack.members
+    assert estimator.estimate({"width": 256, "batch": 4}, equal_devices(1, alone_mib)).pack is None
 
 
 def test_a_study_and_an_estimate_obey_the_hints_of_a_model_and_name_them(folder: Path, pool: TracePool) -> None:
