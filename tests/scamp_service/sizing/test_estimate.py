@@ -328,14 +328,14 @@ class Hinted(StdlibGpt):
 def test_how_many_trials_share_a_process_is_told(folder: Path, pool: TracePool) -> None:
     candidates = candidates_of(str(EXAMPLES / "lora" / "text_lora.py:TextLora"), {"width": 256}, 1, None)
     estimator = Estimator(candidates.workload, candidates.code, Tracing(folder, pool=pool))
-    told = estimator.estimate({"width": 256, "batch": 4}, equal_devices(1, 60))
-    pack = told.pack
+    answer = estimator.estimate({"width": 256, "batch": 4}, equal_devices(1, 60))
+    pack = answer.pack
     assert pack is not None
-    alone_mib = told.options[0].prediction.reserved_mib
-    assert (pack.own_mib, pack.shared_mib) == (alone_mib - pack.shared_mib, told.profile.frozen_bytes // MIB)
+    alone_mib = answer.options[0].prediction.reserved_mib
+    assert (pack.own_mib, pack.shared_mib) == (alone_mib - pack.shared_mib, answer.profile.frozen_bytes // MIB)
     assert pack.shared_mib + pack.members * pack.own_mib <= 60 < pack.shared_mib + (pack.members + 1) * pack.own_mib
     assert pack.members > 60 // alone_mib
-    assert told.to_json()["pack"]["members"] == pack.members
+    assert answer.to_json()["pack"]["members"] == pack.members
     assert estimator.estimate({"width": 256, "batch": 4}, equal_devices(1, alone_mib)).pack is None
 
 
