@@ -6,7 +6,7 @@ Times are seconds since the epoch (UTC). Ids are integers that the database assi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from statistics import stdev
@@ -443,8 +443,7 @@ class Attempt:
         """MiB reserved on a device for one rank, the largest if ranks take unlike shares of the batch.
 
         They are without the frozen weights that another attempt of its pack has brought."""
-        brought = self.shared_mib if self.pack not in ("", self.key) else 0
-        return max(1, self.prediction.reserved_mib - brought)
+        return max(1, self.prediction.reserved_mib - brought_mib(self))
 
     @property
     def mibs(self) -> tuple[int, ...]:
@@ -469,6 +468,23 @@ class Attempt:
         It is the larger of the reservation and of what the rank held plus its failed request.
         """
         return max(self.measured_bytes, self.mib_per_rank * MIB)
+
+
+def brought_mib(attempt: Any) -> int:
+    """MiB of frozen weights in the prediction of an attempt (or its row) that another one of its pack has brought."""
+    return attempt.shared_mib if attempt.pack not in ("", f"{attempt.trial_id}/{attempt.attempt}") else 0
+
+
+def reserved_mibs(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, int]]:
+    """Each of the attempts that hold devices, with the MiB that are reserved for one of its ranks.
+
+    What those of a pack share counts with the one that began it, or else with another that still runs.
+    """
+    begun = {attempt.key for attempt in attempts}
+    for attempt in attempts:
+        brings = bool(attempt.pack) and attempt.pack not in begun
+        begun.add(attempt.pack)
+        yield attempt, attempt.mib_per_rank + attempt.shared_mib * brings
 
 
 def expected_bytes(prediction: Prediction, phase: str) -> int:

@@ -157,9 +157,10 @@ def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail
     trial = store.trials.numbered(study_id, number)
     objectives = Objectives.of_spec(store.studies.get(study_id).spec)
     metrics = store.reports.counted_metrics([trial.id]).get(trial.id, {})
-    return trial_detail(
-        trial, objectives, metrics, store.attempts.of_trial(trial.id), store.trials.options(trial.id), event_id
-    )
+    attempts = store.attempts.of_trial(trial.id)
+    sharing = store.attempts.sharing_with(attempts[-1], study_id) if attempts else []
+    others = [each for each in sharing if each != number]
+    return trial_detail(trial, objectives, metrics, attempts, others, store.trials.options(trial.id), event_id)
 
 
 @router.post("/studies/{study_id}/trials/{number}:stop", responses=problems(404, 409))

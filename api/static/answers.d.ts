@@ -1007,6 +1007,8 @@ export interface TrialDetail {
   /** waiting trials of a higher one start before others of their study */
   priority: number;
   attempts: AttemptView[];
+  /** numbers of the other trials that share the process of its last attempt, or have shared it */
+  shared_with: number[];
   options: OptionView[];
   /** id of an event that this answer includes: pass it to /v1/events?after= to follow on */
   last_event_id: number;

@@ -123,8 +123,8 @@ class ClusterView(View):
     last_event_id: LastEvent
 
 
-def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
-    """View of an attempt that holds devices."""
+def gang_view(attempt: Attempt, mib: int, trial: Trial, study_name: str) -> GangView:
+    """View of an attempt that holds devices, with ``mib`` reserved for one of its ranks."""
     return GangView(
         key=attempt.key,
         study_id=trial.study_id,
@@ -135,14 +135,14 @@ def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
         state=attempt.state,
         plan_text=str(attempt.plan),
         devices=list(attempt.devices),
-        mib_per_rank=attempt.mib_per_rank,
-        mibs=[attempt.mib_on(device) for device in attempt.devices],
+        mib_per_rank=mib,
+        mibs=list(attempt.mibs) or [mib] * len(attempt.devices),
         placement_reason=attempt.placement_reason,
         created_at=attempt.created_at,
     )
 
 
-def hidden_gang_view(attempt: Attempt) -> GangView:
+def hidden_gang_view(attempt: Attempt, mib: int) -> GangView:
     """View of an attempt in a project that the user may not read: only its devices and memory."""
     return GangView(
         key=f"hidden-{attempt.key}",
@@ -154,8 +154,8 @@ def hidden_gang_view(attempt: Attempt) -> GangView:
         state=attempt.state,
         plan_text="",
         devices=list(attempt.devices),
-        mib_per_rank=attempt.mib_per_rank,
-        mibs=[attempt.mib_on(device) for device in attempt.devices],
+        mib_per_rank=mib,
+        mibs=list(attempt.mibs) or [mib] * len(attempt.devices),
         placement_reason="",
         created_at=attempt.created_at,
     )

@@ -210,6 +210,8 @@ class TrialDetail(TrialView):
     """A trial with all its attempts, and the plans that were compared: the examined ones, then faster ones."""
 
     attempts: list[AttemptView]
+    shared_with: list[int]
+    """numbers of the other trials that share the process of its last attempt, or have shared it"""
     options: list[OptionView]
     last_event_id: LastEvent
 
@@ -273,14 +275,19 @@ def trial_detail(
     objectives: Objectives,
     metrics: Mapping[str, float | None],
     attempts: Iterable[Attempt],
+    shared_with: Iterable[int],
     options: Iterable[Option],
     last_event_id: int,
 ) -> TrialDetail:
-    """View of a trial with its attempts, and with the plans that were compared."""
+    """View of a trial with its attempts, and with the plans that were compared.
+
+    ``shared_with`` are the numbers of other trials that share its process.
+    """
     return TrialDetail(
         **trial_fields(trial, objectives),
         metrics=dict(metrics),
         attempts=[attempt_view(attempt) for attempt in attempts],
+        shared_with=list(shared_with),
         options=[OptionView(**option_json(option, trial.plan)) for option in options],
         last_event_id=last_event_id,
     )

@@ -160,6 +160,17 @@ ATTEMPT_TOTALS = select(func.count()).where(_is_open)
 ALL_OPEN_ATTEMPTS = _select_attempts.where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
 TRIAL_ATTEMPTS = _select_attempts.where(_attempts.c.trial_id == bindparam("trial_id")).order_by(_attempts.c.attempt)
 STUDY_ATTEMPTS = _of_study(_select_attempts)
+NUMBERS_OF_PACK = (
+    select(_trials.c.number)
+    .join(_attempts, _attempts.c.trial_id == _trials.c.id)
+    .where(
+        _trials.c.study_id == bindparam("study_id"),
+        _attempts.c.pack == bindparam("pack"),
+        _attempts.c.created_at < func.coalesce(bindparam("ended_at"), _attempts.c.created_at + 1),
+        func.coalesce(_attempts.c.ended_at, bindparam("created_at") + 1) > bindparam("created_at"),
+    )
+    .order_by(_trials.c.number)
+)
 OPEN_OF_STUDY = (
     _select_attempts.join(_trials, _trials.c.id == _attempts.c.trial_id).where(
         _is_open, _trials.c.study_id + 0 == bindparam("study_id")

@@ -261,8 +261,9 @@ def move_attempt(legal: tuple[AttemptState, ...], ends: bool) -> Any:
     for name in ("outcome", "detail"):
         values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
     measured = _A.c.measured_bytes, _A.c.measured_communication_share
+    of_pack = _A.c.trial_id, _A.c.attempt, _A.c.pack, _A.c.shared_mib
     moved = sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values)
-    return moved.returning(*_attempt_event, *measured)
+    return moved.returning(*_attempt_event, *measured, *of_pack)
 
 
 def _insert(is_sqlite: bool, table: sa.Table) -> Any:

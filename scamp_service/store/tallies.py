@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from estimators.model import MIB, Prediction
 from scamp_service.lifecycle import ENDED_WELL, Origin, Outcome, TrialState
-from scamp_service.model import Attempt
+from scamp_service.model import Attempt, brought_mib
 
 COLOCATED, HEALED, SPARED, UNEVEN = "colocated", "healed", "spared", "uneven"
 """Names of tallies. Others are the fields of ``Held``, the states of trials, ``external STATE``, ``ranks N`` and
@@ -142,12 +142,12 @@ def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str,
 def held_by(attempt: Any, now: float) -> Held:
     """Devices and memory that an attempt has held until it ended, or until ``now``."""
     ended = now if attempt.ended_at is None else attempt.ended_at
-    seconds = len(attempt.devices) * (ended - attempt.created_at)
+    seconds, brought = len(attempt.devices) * (ended - attempt.created_at), brought_mib(attempt)
     return Held(
         device_seconds=seconds,
         communication_seconds=seconds * (attempt.measured_communication_share or 0.0),
-        mib_seconds=seconds * attempt.choice.prediction.reserved_mib,
-        used_mib_seconds=seconds * attempt.measured_bytes / MIB,
+        mib_seconds=seconds * (attempt.choice.prediction.reserved_mib - brought),
+        used_mib_seconds=seconds * max(0.0, attempt.measured_bytes / MIB - brought),
     )
 
 

@@ -49,7 +49,10 @@ export function attemptsPanel({ state }) {
       const { trial, attempts } = state;
       setText(beside, attempts.length ? `${plural(attempts.length, "attempt")}${failureWords(trial)}` : "");
       const newestFirst = [...attempts].sort((a, b) => b.attempt - a.attempt);
-      const parts = newestFirst.map((attempt) => ({ key: JSON.stringify(attempt), node: () => attemptBody(attempt) }));
+      const parts = newestFirst.map((attempt, place) => {
+        const others = place === 0 ? trial.shared_with : [];
+        return { key: JSON.stringify([attempt, others]), node: () => attemptBody(attempt, others, state.study.id) };
+      });
       const shown = parts.length
         ? [{ key: "head", node: () => head }, ...parts]
         : [{ key: trial.state, node: () => nothingRun(trial) }];
@@ -87,9 +90,11 @@ function nothingRun(trial) {
 
 /**
  * @param {AttemptView} attempt
+ * @param {number[]} others numbers of the trials that share its process
+ * @param {number} studyId
  * @returns {HTMLElement}
  */
-function attemptBody(attempt) {
+function attemptBody(attempt, others, studyId) {
   const measured = attempt.measured_bytes ? `${ranOut(attempt) ? "> " : ""}${mib(toMib(attempt.measured_bytes))}` : "–";
   const times = [attempt.predicted_step_seconds, attempt.measured_step_seconds].map(stepWords);
   const numbers = [count(attempt.mib_per_rank), mib(toMib(attempt.expected_bytes)), measured, ...times];
@@ -118,11 +123,26 @@ function attemptBody(attempt) {
           "div",
           { class: "detail" },
           attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null,
+          others.length
+            ? h("p", {}, "Its process is, or was, also that of ", ...trialLinks(others, studyId), ".")
+            : null,
           detailNode(attempt),
         ),
       ),
     ),
   );
+}
+
+/**
+ * @param {number[]} numbers
+ * @param {number} studyId
+ * @returns {(string | Node)[]}
+ */
+function trialLinks(numbers, studyId) {
+  return numbers.flatMap((number, place) => [
+    place ? ", " : numbers.length > 1 ? "trials " : "trial ",
+    h("a", { href: `/studies/${studyId}/trials/${number}` }, `${number}`),
+  ]);
 }
 
 /**

@@ -13,7 +13,7 @@ from estimators.learning import AttemptPhase, Ending, PastAttempt
 from estimators.model import MIB
 from placement.packing.device_time import DeviceTime, seconds_by_day
 from scamp_service.lifecycle import ATTEMPT_MOVES, OPEN_ATTEMPTS, AttemptState, Outcome, TrialState
-from scamp_service.model import Attempt
+from scamp_service.model import Attempt, brought_mib
 from scamp_service.store import queries
 from scamp_service.store import statements as sql
 from scamp_service.store.parts.part import WritingPart, legal_states, underscored
@@ -94,7 +94,7 @@ class Attempts(WritingPart):
 
     def _use(self, connection: sa.Connection, study_id: int, ended: Any) -> None:
         """Add the devices that an attempt has held to what its study's owner has used."""
-        mib = ended.choice.prediction.reserved_mib
+        mib = ended.choice.prediction.reserved_mib - brought_mib(ended)
         holder = connection.execute(sql.OWNER_OF_STUDY, {"id": study_id}).one()._mapping
         rows = [
             {**holder, "day": day, **asdict(DeviceTime.of_gang(seconds, len(ended.devices), mib))}
@@ -134,6 +134,13 @@ class Attempts(WritingPart):
         for row in self._by_ids(queries.TRIAL_RUNS, trial_ids):
             runs[row.trial_id].append(_run(row))
         return runs
+
+    def sharing_with(self, attempt: Attempt, study_id: int) -> list[int]:
+        """Numbers of the trials that share the process of an attempt, or have done so, and its own."""
+        if not attempt.pack:
+            return []
+        span = {"created_at": attempt.created_at, "ended_at": attempt.ended_at}
+        return self._values(queries.NUMBERS_OF_PACK, study_id=study_id, pack=attempt.pack, **span)
 
     def measured(self, study_id: int, *, after: int = 0, num_trials: int = 1000) -> list[tuple[int, Attempt]]:
         """(trial number, attempt) for attempts that measured a peak or ran out of memory, by trial and attempt.

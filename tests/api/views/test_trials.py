@@ -83,11 +83,11 @@ def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order
     chosen = Option(Plan(8), Prediction(24 * MIB), 96, communication_share=0.0, relative_device_seconds=1.0)
     other = replace(chosen, plan=Plan(4))
     attempts = [attempt(attempt=1, state=AttemptState.ENDED, outcome=Outcome.LOST), attempt(attempt=2)]
-    shown = as_json(trial_detail(trial(attempt=2), ONE, {}, attempts, [chosen, other], 17))
+    shown = as_json(trial_detail(trial(attempt=2), ONE, {}, attempts, [5], [chosen, other], 17))
     assert [shown_attempt["attempt"] for shown_attempt in shown["attempts"]] == [1, 2] and shown["last_event_id"] == 17
     another = {**option, "plan": Plan(4).to_json(), "plan_text": "1 rank, micro-batch 4", "chosen": False}
     assert shown["options"] == [option, another]
-    assert shown.keys() - {"attempts", "options", "last_event_id"} == TrialView.model_fields.keys()
+    assert shown.keys() - {"attempts", "shared_with", "options", "last_event_id"} == TrialView.model_fields.keys()
 
 
 def test_an_out_of_memory_is_a_lower_bound_and_one_of_an_evaluation_has_the_peak_of_evaluations() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from estimators.model import MIB, Plan
 from scamp_service.lifecycle import OPEN_ATTEMPTS, TRIAL_MOVES, AttemptState, Outcome, TrialState
-from scamp_service.model import NO_CHANGES, Attempt, Report, Trial, TrialChanges
+from scamp_service.model import NO_CHANGES, Attempt, Report, Trial, TrialChanges, reserved_mibs
 from scamp_service.store.store import Store
 from scamp_service.store.summary import study_summary
 from scamp_service.store.tallies import Counted, ErrorSummary, Held, held_by
@@ -119,6 +119,11 @@ def test_an_attempt_holds_devices_and_memory_for_its_time() -> None:
     ended = replace(held, ended_at=3.0, measured_communication_share=0.25)
     assert held_by(ended, 6.0) == Held(4, communication_seconds=1, mib_seconds=160, used_mib_seconds=120)
     assert held_by(held, 6.0) + held_by(ended, 6.0) == Held(14, 1, 560, 420)
+    first = replace(held, pack=held.key, shared_mib=25)
+    later = replace(first, trial_id=9)
+    assert [held_by(each, 6.0).mib_seconds for each in (first, later)] == [400, 150], "of weights that are there once"
+    assert [mib for _, mib in reserved_mibs([first, later])] == [40, 15]
+    assert [mib for _, mib in reserved_mibs([later])] == [40], "whoever began it has ended"
 
 
 def test_a_move_that_lost_its_race_counts_nothing(store: Store) -> None:

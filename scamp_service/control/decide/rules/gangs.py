@@ -14,7 +14,7 @@ from scamp_service.control.decide.rules.growth import counted_seconds, step_seco
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.stopping.rule import next_pause
 from scamp_service.lifecycle import TrialState
-from scamp_service.model import Attempt, Choice, Sized, Trial
+from scamp_service.model import Attempt, Choice, Sized, Trial, reserved_mibs
 
 
 def sized_of(trial: Trial) -> Sized:
@@ -116,17 +116,9 @@ def _gang_of(
 def ledger_of(
     cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int, ready: Ready = NONE_READY
 ) -> Ledger:
-    """A ledger with the reservations of ``attempts``: all that have not ended, whatever the state of their trials.
-
-    What the attempts of a pack share is reserved with the one that began it, or else with another that still runs.
-    """
-    attempts = list(attempts)
-    ledger, begun = Ledger(cluster, max_gangs_per_device, ready), {attempt.key for attempt in attempts}
-    for attempt in attempts:
-        mib = attempt.mib_per_rank
-        if attempt.pack and attempt.pack not in begun:
-            begun.add(attempt.pack)
-            mib += attempt.shared_mib
+    """A ledger with the reservations of ``attempts``: all that have not ended, whatever the state of their trials."""
+    ledger = Ledger(cluster, max_gangs_per_device, ready)
+    for attempt, mib in reserved_mibs(list(attempts)):
         ledger.restore(Gang(attempt.key, len(attempt.devices), mib, attempt.mibs), attempt.devices)
     return ledger
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from estimators.learning import AttemptPhase, Ending, PastAttempt
 from estimators.model import MIB, Layout
-from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Report
 from scamp_service.store import schema
 from scamp_service.store.store import Store
@@ -118,3 +118,17 @@ def test_all_attempts_of_a_study_are_listed(store: Store) -> None:
     hold(store, first, "a", 3.0, attempt=2)
     hold(store, new_study(store, 1)[0], "a", 1.0)
     assert [a.key for a in store.attempts.of_study(1)] == [f"{first}/1", f"{first}/2", f"{second}/1"]
+
+
+def test_who_shares_a_process_at_the_same_time_is_found(store: Store) -> None:
+    spans = [(1.0, 5.0), (2.0, 4.0), (4.5, None), (6.0, None)]
+    for trial_id, (began, ended) in zip(new_study(store, 5), spans, strict=False):
+        begun = replace(new_attempt(trial_id, now=began), pack="1/1", shared_mib=7)
+        assert store.attempts.begin(begun)
+        if ended is not None:
+            assert store.attempts.move(trial_id, 1, [AttemptState.STARTING], AttemptState.ENDED, now=ended)
+    attempts = store.attempts.of_study(1)
+    numbers = [trial.number for trial in store.trials.page(1)]
+    sharing = [store.attempts.sharing_with(each, 1) for each in attempts]
+    assert sharing == [[numbers[place] for place in places] for places in ([0, 1, 2], [0, 1], [0, 2, 3], [2, 3])]
+    assert store.attempts.sharing_with(replace(attempts[0], pack=""), 1) == []
