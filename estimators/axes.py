@@ -106,8 +106,9 @@ class Spread:
         label="spatial{spatial}",
         short="space",
         dimension=Dimension(0, "spatial", copies=True),
-        excludes=("dp_replicate", "tp", "pp"),
-        refusal="spatial can be combined with dp_shard only: use dp_replicate=1, tp=1 and pp=1",
+        excludes=("tp", "pp", "zero1", "adasum"),
+        refusal="spatial can be combined with dp_shard and dp_replicate only: use tp=1, pp=1, zero1=false and "
+        "adasum=false",
     )
     """Groups of ranks with the same samples, each on a slab of their space (rows of images, layers of volumes)."""
     dp_replicate: int = _row(
@@ -306,7 +307,7 @@ class Spread:
     @property
     def averages_gradients(self) -> bool:
         """Whether whole replicas average their gradients in buckets, once in a step."""
-        divides = self.dp_shard > 1 or self.tp > 1 or self.pp > 1
+        divides = self.dp_shard > 1 or self.tp > 1 or self.pp > 1 or self.spatial > 1
         return self.dp_replicate > 1 and not (divides or self.zero1 or self.adasum or self.divided)
 
     @property
@@ -339,6 +340,8 @@ class Spread:
         return _phrases(axis_values(self))[1]
 
 
+COPIES = "copies"
+"""Name of the dimension of ranks with the same shards, where these are ranks of several dimensions."""
 DIVIDED = "divided"
 """Name of the dimension of ranks that divide layers, whatever the mesh: all data-parallel ones."""
 

@@ -24,7 +24,12 @@ PARTS = (Plan(4, 2, co_shard=2), Plan(4, dp_shard=2, co_shard=2))
 STAGES = (PIPELINE, Plan(1, 8, pp=2, recompute=True), Plan(1, 4, pp=2, dp_replicate=2))
 DIVIDED = Plan(4, dp_replicate=2, divided=True)
 WITH_EXPERTS = (DIVIDED, Plan(2, dp_replicate=4, divided=True, recompute=True), Plan(4, dp_shard=2), REPLICAS)
-SLABS = (Plan(4, 2, spatial=2), Plan(4, spatial=2, dp_shard=2), Plan(4, 2, spatial=2, recompute=True))
+SLABS = (
+    Plan(4, 2, spatial=2),
+    Plan(4, spatial=2, dp_shard=2),
+    Plan(4, spatial=2, dp_replicate=2),
+    Plan(4, 2, spatial=2, recompute=True),
+)
 
 
 def _workload(name: str, workload: str, plans: tuple[Plan, ...], **params: Any) -> Feature:

@@ -90,6 +90,7 @@ CONTEXTS = (
     Plan(8, spatial=2),
     Plan(4, 2, spatial=4, recompute=True),
     Plan(2, 2, spatial=2, dp_shard=2),
+    Plan(2, 2, spatial=2, dp_replicate=2),
     Plan(8, spatial=2, recompute=True, selective=True),
     Plan(2, 2, dp_shard=2),
 )

@@ -44,7 +44,7 @@ def _over_ranks(divisions: Divisions, num_ranks: int, num_stages: int) -> Iterat
         dp_shard, rest = divmod(num_ranks, tp * spatial * dp_replicate)
         if rest:
             continue
-        if spatial > 1 and spatial * dp_shard < num_ranks * num_stages:  # space is divided only together with shards
+        if spatial > 1 and tp * num_stages > 1:  # space is divided only together with shards and replicas
             continue
         spread = Spread(spatial=spatial, dp_replicate=dp_replicate, dp_shard=dp_shard, tp=tp, pp=num_stages)
         yield spread

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
-from estimators.axes import DIVIDED, Spread
+from estimators.axes import COPIES, DIVIDED, Spread
 from estimators.model import Layout
 from workloads.parallel.aliases import parameter_attributes, set_parameter_attributes, why_one_rank
 from workloads.parallel.chain import blocks_of, cut
@@ -87,7 +87,7 @@ def apply_plan(
         compute_divided_in(model, divided, precision.param)
     _change_passes(model, blocks, layout, state, recomputing)
     if layout.fsdp_mesh:
-        _shard(model, blocks, ranks.along(layout.fsdp_mesh), layout, precision, divided)
+        _shard(model, blocks, ranks.of_fsdp(layout.fsdp_mesh), layout, precision, divided)
     if layout.averages_gradients:
         average_gradients(model, _with_own_parameters(model, blocks), ranks.group("replicate"))
     if sequences is not None:
@@ -107,6 +107,13 @@ class _Ranks:
         """The part of the mesh with these dimensions that this rank is in."""
         assert self.mesh is not None, f"a layout without a mesh uses {dimensions}"
         return self.mesh[dimensions]
+
+    def of_fsdp(self, dimensions: tuple[str, ...]) -> DeviceMesh:
+        """The ranks along these dimensions, all but the last of which are one: FSDP2 knows one dimension of copies."""
+        *copies, shards = dimensions
+        if len(copies) < 2:
+            return self.along(dimensions)
+        return DeviceMesh._concatenate([self.in_line(tuple(copies), COPIES), self.along(shards)])
 
     def in_line(self, dimensions: tuple[str, ...], name: str) -> DeviceMesh:
         """The ranks along these dimensions as one dimension with this name."""

@@ -47,7 +47,7 @@ def test_every_product_of_degrees_is_listed_once_plain_sharding_first() -> None:
         way for way in ways if way == Spread(dp_replicate=way.dp_replicate, dp_shard=way.dp_shard, tp=way.tp, pp=way.pp)
     }
     assert len(plain) == 20, "8 as a product of four degrees"
-    assert all(way.spatial * way.dp_shard == 8 for way in ways if way.spatial > 1)
+    assert all(way.spatial * way.dp_shard * way.dp_replicate == 8 for way in ways if way.spatial > 1)
 
 
 def test_ways_that_another_one_always_beats_are_left_out() -> None:

@@ -13,9 +13,12 @@ from torch import nn
 
 from estimators.model import Layout, Plan
 from estimators.tracing.fake_gang import fake_mesh
+from estimators.tracing.tracer import trace_peak
+from workloads.loading import load_workload
 from workloads.parallel.apply import apply_plan
 from workloads.parallel.spatial import _batch_norm, _replace, slab
 from workloads.protocol import Spatial
+from workloads.sandbox.recipe import recipe_of
 
 TOLERANCE = 1e-5
 
@@ -71,6 +74,7 @@ def denoiser(tmp_path: Path) -> dict[str, Any]:
         ("batch", Plan(16, spatial=2)),
         pytest.param("group", Plan(8, 2, spatial=4), marks=pytest.mark.full),
         pytest.param("group", Plan(8, spatial=2, dp_shard=2, recompute=True), marks=pytest.mark.full),
+        ("group", Plan(8, spatial=2, dp_replicate=2)),
     ],
     ids=str,
 )
@@ -158,17 +162,30 @@ def test_a_batch_normalisation_over_all_slabs_is_torchs_own(affine: bool) -> Non
     torch.testing.assert_close(divided.eval()(x), plain.eval()(x))
 
 
-@pytest.mark.parametrize("fields", [{"dp_replicate": 2}, {"tp": 2}, {"pp": 2, "num_micro_batches": 2}], ids=str)
-def test_space_is_divided_beside_shards_alone(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="use dp_replicate=1, tp=1 and pp=1"):
+@pytest.mark.parametrize("fields", [{"tp": 2}, {"pp": 2, "num_micro_batches": 2}], ids=str)
+def test_space_is_divided_beside_shards_and_replicas_alone(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="with dp_shard and dp_replicate only: use tp=1"):
         Plan(1, spatial=2, **fields)
+    with pytest.raises(ValueError, match="zero1=false"):
+        Plan(1, spatial=2, dp_replicate=2, zero1=True)
 
 
-def test_ranks_of_one_slab_have_all_samples() -> None:
-    plan = Plan(1, 2, spatial=2, dp_shard=3)
+@pytest.mark.parametrize("axis", ["dp_shard", "dp_replicate"])
+def test_ranks_of_one_slab_have_all_samples(axis: str) -> None:
+    plan = Plan(1, 2, spatial=2, **{axis: 3})  # type: ignore[arg-type]
     assert (plan.world_size, plan.batch) == (6, 6)
     assert [plan.coordinate(rank, "spatial") for rank in range(6)] == [0, 0, 0, 1, 1, 1]
     assert [plan.data_rank(rank) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
+def test_replicas_of_slabs_may_hold_shards() -> None:
+    workload = load_workload("unet3d_blobs", None)({"side": 16, "width": 8})
+    plan = Plan(1, spatial=2, dp_replicate=2, dp_shard=2)
+    held = [
+        trace_peak(recipe_of(workload), layout, 1).parts_at(1)["optimizer"]
+        for layout in (Plan(1, spatial=2, dp_replicate=2).layout, plan.layout)
+    ]
+    assert held[1] == pytest.approx(held[0] / 2, rel=0.01)
 
 
 FROM_A_FILE = (
