@@ -1,4 +1,4 @@
-"""Measures packs of trials that share a process and its frozen weights: curves, memory, and seconds of a study.
+"""Measures packs of trials that share a process and its frozen weights: curves, memory, seconds of a study, and kills.
 
 Prints every case, and last the figures as one line of JSON. Other work on the machine falsifies seconds.
 """
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
-from benchmarks.sharing import curves_part, memory_part, study_part
+from benchmarks.sharing import curves_part, kills_part, memory_part, study_part
 
 COMMAND = "python -m benchmarks.packs --results FILE --write PAGE"
-PARTS: Mapping[str, Part] = {"curves": curves_part, "memory": memory_part, "study": study_part}
+PARTS: Mapping[str, Part] = {"curves": curves_part, "memory": memory_part, "study": study_part, "kills": kills_part}
 
 
 if __name__ == "__main__":

@@ -35,9 +35,10 @@ class Case:
     backend: str
     seed: int
     kills: int
+    packs: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kills} kills on {self.backend}, seed {self.seed}"
+        return f"{self.kills} kills on {self.backend}, seed {self.seed}{', packs' * self.packs}"
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
@@ -61,6 +62,7 @@ class Result:
     leaked_mib: int
     seconds: list[tuple[str, float]]
     why: list[str]
+    largest_pack: int
 
     def row(self) -> list[str]:
         counts = (len(self.seconds), self.lost, self.duplicated, self.missing_metrics, self.leaked_mib)
@@ -72,7 +74,7 @@ def measure(case: Case, seconds: float) -> Result:
     """Run one case; ``seconds`` is not used, as a case ends when its studies do."""
     server = postgres() if case.backend == "PostgreSQL" else nullcontext()
     with TemporaryDirectory(prefix="scamp-kills-") as folder, server as database:
-        return _result(case.backend, UnderFire(Path(folder), case.seed, database).run(case.kills))
+        return _result(case.backend, UnderFire(Path(folder), case.seed, database, case.packs).run(case.kills))
 
 
 def _result(backend: str, losses: Losses) -> Result:
@@ -85,6 +87,7 @@ def _result(backend: str, losses: Losses) -> Result:
         leaked_mib=losses.leaked_mib,
         seconds=losses.seconds,
         why=losses.all(),
+        largest_pack=losses.largest_pack,
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from scamp_service.errors import Unavailable
 from scamp_service.store.store import Store
+from scamp_service.study.user_code.bundling import bundle_code
 from tests.services.postgres import PostgresServer
 from tests.services.processes import Served, pids_of
 from tests.waiting import PATIENCE_SECONDS
@@ -44,6 +45,15 @@ SMALL = {"space": {**SPACE, "width": {"choice": [16, 24, 32, 40, 48]}}, "fixed":
 LARGE_MODEL = {"depth": 8, "width": 128, "patch": 4, "batch": 32}
 LARGE = {"fixed": LARGE_MODEL}
 SMALL_STEPS, LARGE_STEPS, EVERY = 300, 40, 10
+STUDY_FILE, ADAPTERS = Path(__file__).parents[2] / "examples" / "lora" / "study.yaml", "text_lora.py:TextLora"
+PACKED: dict[str, Any] = {
+    **STUDY,
+    "workload": ADAPTERS,
+    "objective": {"metric": "loss", "direction": "minimize"},
+    "space": {"lr": {"low": 1e-3, "high": 3e-2, "log": True}, "rank": {"choice": [1, 2, 4, 8]}},
+    "pack": 4,
+}
+PACKED_TRIALS, PACKED_MIB = 8, "64"
 
 VICTIMS: Mapping[str, str] = {
     "api": "-m api",
@@ -73,6 +83,8 @@ class Losses:
     leaked: list[str] = field(default_factory=list)
     leaked_mib: int = 0
     seconds: list[tuple[str, float]] = field(default_factory=list)
+    largest_pack: int = 0
+    """The most attempts that one process has trained, where several may share one."""
 
     def all(self) -> list[str]:
         """Every sentence."""
@@ -80,10 +92,14 @@ class Losses:
 
 
 class UnderFire:
-    """A service in a folder, whose processes are hit. With ``postgres`` its database is there, and it is hit too."""
+    """A service in a folder, whose processes are hit. With ``postgres`` its database is there, and it is hit too.
 
-    def __init__(self, folder: Path, seed: int, postgres: PostgresServer | None = None) -> None:
-        self._data_dir = folder / "data"
+    With ``packs`` the trials are adapters of one model, of which several share a process.
+    """
+
+    def __init__(self, folder: Path, seed: int, postgres: PostgresServer | None = None, packs: bool = False) -> None:
+        self._data_dir, self._packs = folder / "data", packs
+        self._cluster = CLUSTER | ({"SCAMP_DEVICE_MIB": PACKED_MIB} if packs else {})
         self._rng = random.Random(seed)
         self._postgres = postgres
         self._url = postgres.create_database() if postgres else f"sqlite:///{self._data_dir}/scamp.db"
@@ -99,7 +115,7 @@ class UnderFire:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                self._service = Served(self._data_dir, **CLUSTER, SCAMP_DATABASE_URL=self._url)
+                self._service = Served(self._data_dir, **self._cluster, SCAMP_DATABASE_URL=self._url)
                 return
             except AssertionError:
                 if time.monotonic() > deadline:
@@ -155,8 +171,12 @@ class UnderFire:
         while sum(not self._view(study_id)["finished_at"] for study_id in self._specs) < 2:
             of, steps = (SMALL, SMALL_STEPS) if self._rng.random() < 0.7 else (LARGE, LARGE_STEPS)
             budget = {"trials": 3, "steps": steps, "report_every": EVERY, "max_lost": 1000}
-            spec = STUDY | of | {"name": f"study {len(self._specs)}", "budget": budget}
-            study_id = self._asked(lambda client, spec=spec: client.submit(spec))["id"]
+            spec: dict[str, Any] = STUDY | of | {"name": f"study {len(self._specs)}", "budget": budget}
+            code = None
+            if self._packs:
+                budget |= {"trials": PACKED_TRIALS, "steps": SMALL_STEPS}
+                spec, code = PACKED | {"name": spec["name"], "budget": budget}, bundle_code(STUDY_FILE, ADAPTERS)
+            study_id = self._asked(lambda client, spec=spec, code=code: client.submit(spec, code=code))["id"]
             self._specs[study_id] = spec
 
     def _asked(self, question: Any) -> Any:
@@ -246,6 +266,8 @@ class UnderFire:
             self.found.leaked.append(f"after the end: {devices}")
         if still := store.attempts.open():
             self.found.leaked.append(f"{len(still)} attempts are open after the end")
+        packs = Counter(attempt.pack for study_id in self._specs for attempt in store.attempts.of_study(study_id))
+        self.found.largest_pack = max((num for pack, num in packs.items() if pack), default=0)
         store.close()
 
     def _check_trial(self, trial: dict[str, Any], spec: dict[str, Any], num_told: int) -> None:
