@@ -29,8 +29,9 @@ from workloads.training.packs.sites import CannotJoin, Part, SharedTensors, Skel
 from workloads.training.packs.turns import Generators, Seat, Turn, Turns
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-"""By which an output or a gradient may differ from the one alone, as a share of its largest number. Sums in another
-order differ by less; samples, weights or random numbers of another member by far more."""
+"""By which an output or a gradient may differ from the one alone, as a share of its largest number, for the least exact
+type that the pass computes with. Sums in another order differ by less; samples, weights or random numbers of another
+member by far more."""
 _NAME = "_scamp_member"
 _MOST_CHANGES = 8
 """So often may the settings of a model change before a few passes are the same; then it goes alone."""
@@ -240,7 +241,7 @@ class Member:
         elif not torch.equal(torch.get_rng_state(), awaited.generators.torch_state):
             why = "it draws other random numbers"
         else:
-            why = _difference(output, alone)
+            why = _difference(output, alone, awaited.tolerance)
         if not why:
             comparison = _Comparison(awaited, before)
             self._comparisons.append(comparison)
@@ -271,7 +272,8 @@ class Member:
         after.restore()
         alone = [_sum_of(terms) for terms in zip(before, *gradients, strict=True)]
         present = [_or_zero(parameter, parameter.grad) for parameter in trained]
-        if why := _difference(present, [_or_zero(*pair) for pair in zip(trained, alone, strict=True)]):
+        expected = [_or_zero(*pair) for pair in zip(trained, alone, strict=True)]
+        if why := _difference(present, expected, comparisons[0].awaited.tolerance):
             raise HostFault(f"its gradients differ {why} in passes with other trials, so it trains alone")
 
 
@@ -311,6 +313,12 @@ class ForwardPass:
         device = tensors[0].device.type
         low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         return cls(member, args, keywords, len(tensors[0]), (spec, tuple(kinds), low), low, Generators.now())
+
+    @property
+    def tolerance(self) -> float:
+        """The share of ``TOLERANCES`` by which its results may differ from those alone."""
+        types = {self.low, *(parameter.dtype for parameter in self.member.model.parameters())}
+        return max(TOLERANCES.get(each, 0.0) for each in types if each is not None)
 
     def repeated(self, before: Generators) -> Any:
         """The output of the member's model alone, which begins with the generators as they were ``before``."""
@@ -419,17 +427,17 @@ def _sum_of(terms: Sequence[Tensor | None]) -> Tensor | None:
     return torch.stack(present).sum(0) if len(present) > 1 else next(iter(present), None)
 
 
-def _difference(shared: Any, other: Any) -> str:
+def _difference(shared: Any, other: Any, tolerance: float) -> str:
     """How two outputs differ by more than rounding, in words; empty if they do not."""
     leaves, spec = tree_flatten(shared)
     expected, other_spec = tree_flatten(other)
     if spec != other_spec:
         return "it has another structure"
     pairs = [pair for pair in zip(leaves, expected, strict=True) if any(isinstance(leaf, Tensor) for leaf in pair)]
-    return next((why for mine, alone in pairs if (why := _difference_of(mine, alone))), "")
+    return next((why for mine, alone in pairs if (why := _difference_of(mine, alone, tolerance))), "")
 
 
-def _difference_of(shared: Any, other: Any) -> str:
+def _difference_of(shared: Any, other: Any, tolerance: float) -> str:
     if not isinstance(shared, Tensor) or not isinstance(other, Tensor) or shared.shape != other.shape:
         return "it has another shape"
     mine, expected = shared.detach().double(), other.detach().double()
@@ -439,6 +447,6 @@ def _difference_of(shared: Any, other: Any) -> str:
     if not finite.any():
         return ""
     largest, gap = expected[finite].abs().max().item(), (mine - expected)[finite].abs().max().item()
-    if gap <= TOLERANCES.get(shared.dtype, 0.0) * largest:
+    if gap <= tolerance * largest:
         return ""
     return f"by {gap:.3g}, where numbers are up to {largest:.3g}"

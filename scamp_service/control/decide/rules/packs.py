@@ -80,9 +80,10 @@ def join_packs(
         if fitting:
             pack = min(fitting, key=lambda pack: (pack.size, pack.key))
             ledger.restore(Gang(f"{trial.id}/{trial.attempt + 1}", 1, own_mib), [pack.device])
+            weights = f"{shared} MiB of frozen weights" if shared else "its frozen weights"
             reason = (
                 f"joins the process of {pack.size} other trial{'s' * (pack.size > 1)} on {pack.device}, where "
-                f"{shared} MiB of frozen weights are: it needs {own_mib} MiB more, and no device is without a trial"
+                f"{weights} are: it needs {own_mib} MiB more, and no device is without a trial"
             )
             pack.size += 1
             joined[trial.id] = Joined(pack.key, pack.device, choice, shared, reason)
