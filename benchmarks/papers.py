@@ -35,9 +35,13 @@ from benchmarks.throughput import unlike_part
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from estimators.model import Plan
+from estimators.trace import profile_of
+from estimators.tracing.tracer import trace
 from placement.exact.search import search
 from placement.exact.ways import Devices
+from placement.planning.step_seconds import predicted_step
 from workloads.loading import load_workload
+from workloads.sandbox.recipe import recipe_of
 
 SECONDS = 280.0
 """Limit of one training."""
@@ -149,6 +153,53 @@ def _slabs() -> str:
     return f"8 times the voxels in 8 slabs, at {ratio:.2f} times the memory of a rank"
 
 
+@cache
+def slab_seconds(num_slabs: int, num_samples: int) -> float:
+    """Simulated seconds of a step of CosmoFlow with 256³ voxels a sample, each in so many slabs on V100s."""
+    feature, plan = FEATURES["CosmoFlow"], Plan(1, spatial=num_slabs, dp_shard=num_samples)
+    params = {"box": 256, "side": 256, "boxes": 5, "width": 16}
+    recipe = recipe_of(load_workload(feature.workload, feature.folder)(params))
+    step = predicted_step(profile_of({plan.layout: trace(recipe, plan.layout, 1)}), plan, gpu("V100-16"))
+    assert step is not None, "nothing is known of the links of a V100"
+    return step.seconds
+
+
+def processor_seconds(plan: Plan) -> float:
+    """Processor time of all ranks for a step of CosmoFlow with 32³ voxels a sample, without what precedes the first."""
+    feature = replace(FEATURES["CosmoFlow"], params={"side": 32, "width": 16, "boxes": 20, "batch": plan.batch})
+    few, many = (_processor_seconds(feature, plan, steps) for steps in (2, 10))
+    return (many - few) / 8
+
+
+def _processor_seconds(feature: Feature, plan: Plan, steps: int) -> float:
+    with tempfile.TemporaryDirectory(prefix="scamp-papers-") as folder:
+        ranks = [partial(_seconds_of_rank, feature, plan, rank, Path(folder), steps) for rank in range(plan.world_size)]
+        return sum(in_forks(ranks, SECONDS))
+
+
+def _seconds_of_rank(feature: Feature, plan: Plan, rank: int, folder: Path, steps: int) -> float:
+    began = time.process_time()
+    reports_of(feature, plan, rank, folder, steps, steps)
+    return time.process_time() - began
+
+
+def _strong_scaling() -> str:
+    alone = processor_seconds(Plan(4))
+    measured = [f"{100 * alone / processor_seconds(Plan(4, spatial=num)):.0f}" for num in (2, 4)]
+    simulated = [f"{100 * slab_seconds(1, 1) / num / slab_seconds(num, 1):.0f}" for num in (8, 32)]
+    faster = slab_seconds(8, 64) / slab_seconds(32, 64)
+    return (
+        f"measured {' / '.join(measured)} % of linear in 2 / 4 slabs; simulated {' / '.join(simulated)} % in 8 / 32, "
+        f"and 2,048 devices {faster:.2f} times as fast as 512 with 64 samples"
+    )
+
+
+def _weak_scaling() -> str:
+    measured = 2 * processor_seconds(Plan(2, spatial=2)) / processor_seconds(Plan(2, spatial=2, dp_shard=2))
+    simulated = slab_seconds(8, 1) / slab_seconds(8, 256)
+    return f"measured {100 * measured:.0f} % of linear on 4 ranks, simulated {100 * simulated:.0f} % on 2,048"
+
+
 SCAMP = "ScaMP (Anthony et al., CCGrid 2023), abstract"
 WHALE = "Whale (Jia et al., USENIX ATC 2022)"
 SUPERSCALER = "SuperScaler (Lin et al., 2023)"
@@ -208,6 +259,13 @@ ENTRIES: Mapping[str, Entry] = {
     "slabs": Entry(
         f"{OYAMA}, the authors at oyamay.github.io", "size of a sample", "64 times", _slabs,
         "predicted; 64³ against 32³ voxels; there on up to 2,048 V100s"),
+    "slabs-strong": Entry(
+        f"{OYAMA}, abstract", "strong scaling of CosmoFlow", "good, up to 2,048 V100s", _strong_scaling,
+        "measured: processor time of ranks, which share 2 cores, 32³ voxels; simulated: 256³, links of the catalogue, "
+        "which are assumed; there 512³", False),
+    "slabs-weak": Entry(
+        f"{OYAMA}, abstract", "weak scaling of CosmoFlow", "good, up to 2,048 V100s", _weak_scaling,
+        "the same; as many samples as groups of slabs, which FSDP joins", False),
     "dlrm": Entry(
         "DLRM (Naumov et al., 2019)", "accuracy of predicted clicks", "a curve",
         lambda: f"AUC {after('DLRM', 160):+.3f} against logistic regression", "generated clicks; there Criteo's"),
