@@ -138,8 +138,8 @@ MUTANTS = (
     Case(
         "ledger: attempts that are being stopped hold nothing",
         f"{CONTROL}/decide/rules/gangs.py",
-        "    for attempt in attempts:\n",
-        '    for attempt in (one for one in attempts if one.state != "STOPPING"):\n',
+        "    for attempt, mib in reserved_mibs(list(attempts)):\n",
+        '    for attempt, mib in reserved_mibs([one for one in attempts if one.state != "STOPPING"]):\n',
     ),
     Case(
         "ledger: ranks that do not answer hold nothing",
