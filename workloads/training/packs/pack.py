@@ -234,8 +234,12 @@ class Member:
     def _compared(self, awaited: ForwardPass, before: Generators, output: Any) -> Any:
         """The output, or the one that the member computes alone if they differ."""
         others = _drawn_elsewhere()
-        with saved_tensors_hooks(_dropped, _dropped):  # those of all members are in memory, and there is no room
-            alone = awaited.repeated(before)
+        try:
+            with saved_tensors_hooks(_dropped, _dropped):  # those of all members are in memory, and there is no room
+                alone = awaited.repeated(before)
+        except RuntimeError as error:  # as of torch.func, which allows no such hooks
+            self.go_alone(f"its pass cannot be repeated: {error}")
+            return awaited.repeated(before)
         if _drawn_elsewhere() != others:
             why = "a part of it draws from Python's or NumPy's generators"
         elif not torch.equal(torch.get_rng_state(), awaited.generators.torch_state):
