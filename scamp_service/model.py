@@ -321,7 +321,7 @@ class Trial:
 
     @property
     def is_repeat(self) -> bool:
-        """Whether it trains its parent's candidate with another seed. Its value counts in its parent's mean alone."""
+        """Whether it trains its parent's candidate with another seed. Its value counts only in its parent's mean."""
         return self.origin is Origin.REPEAT
 
     @property

@@ -10,9 +10,9 @@ __all__ = ["ABOUT", "HEADER", "TITLE", "Case", "Result", "cases", "figures", "me
 
 TITLE = "Kills"
 ABOUT = """\
-As in the live kills of `benchmarks.trust`, with studies of eight adapters, of which up to four share a process.
-SIGKILL, or SIGSTOP for 0.5 to 15 s, hits a process of any kind, also the one of a pack. *Lost* are trials that do not
-complete, *twice* those that complete or report a step twice, *missing* those that lack an evaluation."""
+The part *live kills* of `benchmarks.trust` with other studies: eight adapters each, of which up to four share a
+process. SIGKILL, or SIGSTOP for 0.5 to 15 s, hits a process of any kind, also that of a pack. *Lost* are trials that do
+not complete, *twice* those that complete or report a step twice, *missing* those that lack an evaluation."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:

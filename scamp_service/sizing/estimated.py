@@ -144,11 +144,12 @@ class Estimate:
 
     @property
     def pack(self) -> PackEstimate | None:
-        """As many trials like this one as may share a process on a device; None if that is one, or nothing is frozen.
+        """How many trials like this one may share a process on a device; None if only one may, or nothing is frozen.
 
         A step of all is assumed to take as long as one with the samples of all.
         """
-        alone = next((option for option in self.options if option.plan.layout == Layout()), None)
+        plain = (option for option in self.options if option.plan.world_size == 1 and not option.plan.layout.recompute)
+        alone = next(plain, None)
         shared_mib = self.profile.frozen_bytes // MIB
         if alone is None or not shared_mib:
             return None

@@ -91,7 +91,7 @@ class Pack:
         passes with others has besides sites."""
         self._shared.expect_unchanged()
         if model is not None and self._skeleton is not None and not self._skeleton.fits(model):
-            raise HostFault("its model has changed as no other of its process, so it trains alone")
+            raise HostFault("its model has changed in a way that nothing had shown, so it trains alone")
 
     def pass_through(self, passes: Sequence[ForwardPass]) -> Sequence[Any]:
         """The output of each of several members, of one pass through what they have in common."""
@@ -278,7 +278,7 @@ class Member:
         present = [_or_zero(parameter, parameter.grad) for parameter in trained]
         expected = [_or_zero(*pair) for pair in zip(trained, alone, strict=True)]
         if why := _difference(present, expected, comparisons[0].awaited.tolerance):
-            raise HostFault(f"its gradients differ {why} in passes with other trials, so it trains alone")
+            raise HostFault(f"in passes with other trials its gradients would be others ({why}), so it trains alone")
 
 
 def backward(model: nn.Module, loss: Tensor) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _APART = ("_parameters", "_buffers", "_modules")
 _OPAQUE = object()
+_DEEPEST = 4  # containers in containers; some contain themselves
 
 
 class Settings:
@@ -39,6 +40,7 @@ class Settings:
 
     def _note(self) -> None:
         self._containers: list[Any] = []
+        self._seen = set[int]()
         for module in self._model.modules():
             self._add(module.__dict__)
         self._sizes = list(map(len, self._containers))
@@ -48,9 +50,12 @@ class Settings:
         self._objects, self._states = self._now()
 
     def _add(self, container: Any) -> None:
+        if id(container) in self._seen:
+            return
+        self._seen.add(id(container))
         self._containers.append(container)
         for value in _values(container):
-            if isinstance(value, (dict, list, tuple, set)) and value is not container:
+            if isinstance(value, (dict, list, tuple, set)):
                 self._add(value)
 
     def _now(self) -> tuple[list[object], list[object]]:
@@ -75,11 +80,11 @@ def _are_equal(value: object, other: object) -> bool:
     return value is other or (_plain(value) is not _OPAQUE and _plain(value) == _plain(other))
 
 
-def _plain(value: Any) -> object:
+def _plain(value: Any, depth: int = 0) -> object:
     if isinstance(value, _PLAIN):
         return value
-    if not isinstance(value, (dict, list, tuple, set)):
+    if not isinstance(value, (dict, list, tuple, set)) or depth > _DEEPEST:
         return _OPAQUE
     parts = [*value, *value.values()] if isinstance(value, dict) else list(value)
-    copies = [_plain(part) for part in parts]
+    copies = [_plain(part, depth + 1) for part in parts]
     return _OPAQUE if any(copy is _OPAQUE for copy in copies) else copies

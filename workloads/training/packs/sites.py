@@ -110,7 +110,8 @@ class SharedTensors:
 def _sum_of(tensor: Tensor) -> int:
     """The sum of a tensor's bytes, as integers as wide as there are: as fast as they can be read."""
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    wide = flat.view(torch.int64) if not flat.numel() % 8 else flat
+    is_aligned = flat.numel() % 8 == flat.storage_offset() % 8 == 0
+    wide = flat.view(torch.int64) if is_aligned else flat
     return int(wide.sum(dtype=torch.int64))
 
 
@@ -160,7 +161,9 @@ class Skeleton:
         """It grows when a model brings sites that no member had before."""
         # Nothing that a member does to its own model changes this one, but what it does to the memory of all.
         parameters: dict[int, Any] = {
-            id(each): each if each.requires_grad else nn.Parameter(each.data, requires_grad=False)
+            id(each): nn.Parameter(each.data, requires_grad=False)
+            if type(each) is nn.Parameter and not each.requires_grad
+            else each  # it trains, or is of a library's own class, such as those of quantized layers
             for each in model.parameters()
         }
         self.model = copy.deepcopy(model, parameters)

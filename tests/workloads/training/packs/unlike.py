@@ -174,6 +174,18 @@ class Changing(Plain):
             CHANGES[how](self.body)
 
 
+class Odd(Plain):
+    """Has frozen weights that begin anywhere in a larger memory, as those that are read from a file may."""
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        for parameter in [each for each in model.parameters() if not each.requires_grad]:
+            memory = torch.empty(parameter.numel() + 1)
+            memory[1:] = parameter.detach().flatten()
+            parameter.data = memory[1:].view_as(parameter)
+        return model
+
+
 class Teaching(Plain):
     """A layer that does not train follows one that does, if asked."""
 
