@@ -11,7 +11,7 @@ from fastapi import FastAPI, Response
 
 from api import dashboard, problems
 from api.access.allowed import TheAccess
-from api.access.guard import Guard, check_settings
+from api.access.guard import Guard
 from api.access.login import login_router
 from api.access.sessions import COOKIE
 from api.admission import Admission
@@ -39,7 +39,7 @@ def create_app(settings: Settings) -> FastAPI:
     store = Store(settings.url)
     try:
         has_users = store.users.exist()
-        check_settings(settings, has_users=has_users)
+        settings.expect_access(has_users=has_users)
     except ScampError:
         store.close()
         raise

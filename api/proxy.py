@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address, ip_network
+from collections.abc import Sequence
+from ipaddress import ip_address
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from scamp_service.errors import Refused
+from scamp_service.receivers import Network
 
 FORWARDED = "scamp.forwarded"
 
 
 class TrustedProxies:
-    """The addresses whose ``X-Forwarded-*`` headers are believed; those of others are ignored.
+    """The networks whose ``X-Forwarded-*`` headers are believed; those of others are ignored."""
 
-    Raises ``Refused`` for text that is not a list of addresses or networks.
-    """
-
-    def __init__(self, addresses: str) -> None:
-        try:
-            names = [name.strip() for name in addresses.split(",") if name.strip()]
-            self._networks = [ip_network(name, strict=False) for name in names]
-        except ValueError as error:
-            raise Refused(f"SCAMP_TRUSTED_PROXIES lists addresses such as 127.0.0.1,10.0.0.0/8: {error}") from None
+    def __init__(self, networks: Sequence[Network]) -> None:
+        self._networks = networks
 
     def as_sent(self, scope: Scope) -> Scope:
         """The request as the browser sent it to the proxy; unchanged unless a trusted proxy forwards it.

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 
 from placement.packing.projects import Project
 from scamp_service.access.model import Role
-from scamp_service.errors import InvalidInput
+from scamp_service.errors import InvalidInput, Refused
 from scamp_service.receivers import MOST_RECEIVERS, Network, Receiver, expect_url, is_forbidden_host
 from scamp_service.user_environment import hide_environment
 
@@ -23,6 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds ScaMP's packages (the checkout). Child processes import them from here."""
 
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Addresses that only this machine reaches."""
+MIN_TOKEN = 16
+"""Characters of an API token."""
 SECRETS = ("api_token", "database_url", "notify", "oidc", "smtp_url")
 """Settings that users' code must not read. They reach our own child processes through a pipe."""
 SECRETS_PIPE = "SCAMP_SECRETS_PIPE"
@@ -189,7 +193,7 @@ class Settings(BaseSettings):
         policy_named(policy)
         return policy
 
-    @field_validator("notify_networks")
+    @field_validator("notify_networks", "trusted_proxies")
     @classmethod
     def _known_networks(cls, networks: str) -> str:
         _networks(networks)
@@ -208,6 +212,23 @@ class Settings(BaseSettings):
         if "://" in folder:
             raise ValueError("must be a folder; mount the storage on each host")
         return _absolute_path(folder) if folder else ""
+
+    def expect_access(self, *, has_users: bool = False) -> None:
+        """Raise ``Refused`` for an address that other machines can reach where neither a token nor users are, and for
+        a token easy to guess."""
+        token, is_open = self.api_token, not (self.api_token or has_users or self.oidc)
+        if is_open and self.host not in LOOPBACK:
+            raise Refused(
+                f"{self.host} can be reached from other machines: set SCAMP_API_TOKEN to at least {MIN_TOKEN} "
+                "characters (`openssl rand -hex 16` makes one), or listen on 127.0.0.1"
+            )
+        if is_open and self.trusted_proxies:
+            raise Refused("SCAMP_TRUSTED_PROXIES makes ScaMP reachable through a proxy: set SCAMP_API_TOKEN as well")
+        if token and (len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
+            raise Refused(
+                f"SCAMP_API_TOKEN must be at least {MIN_TOKEN} printable ASCII characters without spaces; "
+                "`openssl rand -hex 16` makes one"
+            )
 
     def expect_priority(self, project: str, priority: int) -> None:
         """Raise ``InvalidInput`` for a priority that studies of ``project`` may not have."""
@@ -233,6 +254,11 @@ class Settings(BaseSettings):
     def reachable_networks(self) -> tuple[Network, ...]:
         """The private networks that webhooks may reach."""
         return _networks(self.notify_networks)
+
+    @property
+    def proxy_networks(self) -> tuple[Network, ...]:
+        """Addresses of reverse proxies whose ``X-Forwarded-*`` headers count."""
+        return _networks(self.trusted_proxies)
 
     def expect_autoscaler(self) -> None:
         """Raise ``InvalidInput`` if an autoscaler is to be asked for devices, but Ray is to be started here."""

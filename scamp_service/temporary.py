@@ -49,6 +49,13 @@ def temporary_folder() -> Iterator[Path]:
 
 def remove_forgotten(parent: Path | None = None) -> None:
     """Remove the folders of this user whose processes have ended without removing them."""
+    for folder in forgotten_folders(parent):
+        with contextlib.suppress(OSError):  # somebody else removes it
+            untrusted.remove(folder)
+
+
+def forgotten_folders(parent: Path | None = None) -> Iterator[Path]:
+    """The folders of this user whose processes have ended without removing them. Each is locked while it is yielded."""
     for folder in (parent or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # somebody else removes it, or it is another user's
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
@@ -56,7 +63,7 @@ def remove_forgotten(parent: Path | None = None) -> None:
             lock = _lock(folder)
             if lock is not None:
                 try:
-                    untrusted.remove(folder)
+                    yield folder
                 finally:
                     os.close(lock)
 

@@ -23,12 +23,10 @@ from api.access.sessions import COOKIE, is_session
 from api.problems import problem
 from api.proxy import FORWARDED, TrustedProxies
 from scamp_service.access.model import EVERYTHING, Access
-from scamp_service.errors import Refused, Unavailable
-from scamp_service.settings import Settings
+from scamp_service.errors import Unavailable
+from scamp_service.settings import LOOPBACK, Settings
 from scamp_service.store.store import Store
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-MIN_TOKEN = 16
 ACCESS = "scamp.access"
 """Where the scope of a request has its ``Access``."""
 NO_TOKEN = "a token is needed: send it as `Authorization: Bearer TOKEN`, or set SCAMP_API_TOKEN for `scamp`"
@@ -53,37 +51,17 @@ SECURITY_HEADERS = (
 )
 
 
-def check_settings(settings: Settings, *, has_users: bool = False) -> None:
-    """Raise ``Refused`` for an address that other machines can reach where neither a token nor users are, and for a
-    token easy to guess."""
-    token = settings.api_token
-    has_users = has_users or settings.oidc is not None
-    TrustedProxies(settings.trusted_proxies)
-    if settings.host not in LOOPBACK and not token and not has_users:
-        raise Refused(
-            f"{settings.host} can be reached from other machines: set SCAMP_API_TOKEN to at least {MIN_TOKEN} "
-            "characters (`openssl rand -hex 16` makes one), or listen on 127.0.0.1"
-        )
-    if settings.trusted_proxies and not token and not has_users:
-        raise Refused("SCAMP_TRUSTED_PROXIES makes ScaMP reachable through a proxy: set SCAMP_API_TOKEN as well")
-    if token and (len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
-        raise Refused(
-            f"SCAMP_API_TOKEN must be at least {MIN_TOKEN} printable ASCII characters without spaces; "
-            "`openssl rand -hex 16` makes one"
-        )
-
-
 class Guard:
     """Middleware that lets a request in with its ``Access``, or refuses it before the body is read: a wrong ``Host``, a
     cross-origin write, a missing token. Adds security headers."""
 
     def __init__(self, app: ASGIApp, settings: Settings, store: Store) -> None:
         self._app, self._store = app, store
-        self._hosts = LOOPBACK | {settings.host} if settings.host in LOOPBACK else None
+        self._hosts = {*LOOPBACK, settings.host} if settings.host in LOOPBACK else None
         self._token = _digest(settings.api_token) if settings.api_token else None
         self._api_token = settings.api_token
         self._is_open = self._token is None and settings.oidc is None  # unless there are users
-        self._proxies = TrustedProxies(settings.trusted_proxies)
+        self._proxies = TrustedProxies(settings.proxy_networks)
         self._read_at = time.monotonic()
         self._most_requests = settings.requests_per_minute
         self._requests = Limiter(self._most_requests) if self._most_requests else None

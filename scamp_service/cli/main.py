@@ -21,6 +21,7 @@ from scamp_service.cli.importing import app as importing
 from scamp_service.cli.planning import app as planning
 from scamp_service.cli.simulating import app as simulating
 from scamp_service.cli.terminal import DataDir, measure_once, settings_of
+from scamp_service.cli.upkeep import app as upkeep
 
 if TYPE_CHECKING:
     from scamp_service.processes.supervise import Service
@@ -206,5 +207,5 @@ def _command(settings: Settings) -> str:
     return "scamp" if is_usual else f"SCAMP_DATA_DIR={shlex.quote(str(settings.data_dir))} scamp"
 
 
-for commands in (asking, estimating, planning, simulating, importing):
+for commands in (asking, estimating, planning, simulating, importing, upkeep):
     app.add_typer(commands)

@@ -13,7 +13,6 @@ from scamp_service.errors import Unavailable
 from scamp_service.files import write_atomically
 from scamp_service.settings import Settings
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PORTS_TRIED = 50
 
 

@@ -12,10 +12,9 @@ from typing import IO
 
 from scamp.addresses import url_of
 from scamp_service.errors import Unavailable
-from scamp_service.processes.addresses import LOOPBACK
 from scamp_service.processes.heartbeat import Pulse
 from scamp_service.processes.supervise import CANNOT_LISTEN, MODULES, MOST_LOST_PORTS, answers, spawn
-from scamp_service.settings import Settings
+from scamp_service.settings import LOOPBACK, Settings
 
 
 def has_database(settings: Settings) -> bool:

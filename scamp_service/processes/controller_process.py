@@ -22,6 +22,7 @@ from types import FrameType
 
 from placement.packing.policies import policy_named
 from scamp_service.cluster.driver.ray_executor import RayExecutor, Term
+from scamp_service.cluster.local.connection import expect_listener
 from scamp_service.cluster.local.local_ray import LocalRay, check_account
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
@@ -54,7 +55,6 @@ from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 from scamp_service.temporary import remove_forgotten
 
-CONNECT_SECONDS = 10.0
 CLUSTER_SECONDS = 1.0
 """How often the state of the cluster is written, for the API to read."""
 MOST_CYCLES = 4
@@ -112,7 +112,7 @@ def run_study(
     expect_shared_database(settings.url)
     settings.expect_autoscaler()
     settings.expect_receivers([*settings.notify, *spec.notify])
-    _expect_listener(settings.ray_address)
+    expect_listener(settings.ray_address)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
         keep_private(settings)
@@ -184,20 +184,6 @@ class _Interrupts:
             self._study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="interrupted", now=time.time()
         )
         return False
-
-
-def _expect_listener(address: str) -> None:
-    """Raise ``Unavailable`` if nobody listens at ``address`` (host:port); other forms are left to Ray."""
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise Unavailable(
-            f"the Ray cluster at {address} cannot be reached ({error}): check --ray-address or RAY_ADDRESS, or unset "
-            "both to start a local one"
-        ) from error
 
 
 _left: list[ExitStack] = []

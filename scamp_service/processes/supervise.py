@@ -95,7 +95,7 @@ class Service:
             self._is_recorded = True
         except OSError as error:
             self.stop()
-            raise _unusable(settings.data_dir, error) from error
+            raise unusable(settings.data_dir, error) from error
         except BaseException:
             self.stop()
             raise
@@ -346,7 +346,7 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = (data_dir / SERVICE_LOCK).open("w")
     except OSError as error:
-        raise _unusable(data_dir, error) from error
+        raise unusable(data_dir, error) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -357,7 +357,8 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
     return handle
 
 
-def _unusable(data_dir: Path, error: OSError) -> Unavailable:
+def unusable(data_dir: Path, error: OSError) -> Unavailable:
+    """The error that says why a data directory cannot be used, and what to do."""
     where = f": {error.filename}" if error.filename else ""
     if remedy := TOO_MANY_FILES.get(error.errno or 0):
         return Unavailable(f"ScaMP cannot start ({error.strerror}{where}); {remedy}")

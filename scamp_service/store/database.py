@@ -57,8 +57,8 @@ _SHARED = {"compiled_cache": _CompiledStatements(500)}
 class Database:
     """A study database on SQLite or PostgreSQL. Threads and processes may share it."""
 
-    def __init__(self, url: str) -> None:
-        """Open the database, and create or upgrade its schema.
+    def __init__(self, url: str, *, may_change: bool = True) -> None:
+        """Open the database, and create or upgrade its schema, if this ``may_change`` it.
 
         Raises ``InvalidInput`` for any other URL, and ``Unavailable`` when the database cannot be used or was written
         by another version of ScaMP whose schema this one does not know.
@@ -74,7 +74,8 @@ class Database:
         self._shared = threading.local()  # the connection of the ``reading`` that this thread is in
         self._kept: sa.Connection | None = None  # SQLite has one writer at a time, which reuses this connection
         try:
-            self._prepare_schema()
+            if may_change:
+                self._prepare_schema()
         except BaseException:
             self.close()
             raise
@@ -214,6 +215,29 @@ class Database:
                 "user, or choose another one with SCAMP_DATA_DIR"
             ) from error
 
+    def outlook(self, lock_seconds: float) -> str:
+        """Say what opening the database does to its schema, without doing it.
+
+        Raises ``Unavailable`` for what keeps it from being opened or written to. Waits at most ``lock_seconds`` for the
+        lock of SQLite.
+        """
+        with self.read() as connection:
+            revision = self._expect_usable(connection)
+            if self.sqlite:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout={int(lock_seconds * 1000)}")
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                connection.exec_driver_sql("ROLLBACK")
+            if revision is None:
+                return "its tables are made at the first start"
+            if revision != schema.REVISION:
+                return f"its schema is upgraded from {revision} to {schema.REVISION} at the next start"
+            return f"schema {revision}"
+
+    def has_tables(self) -> bool:
+        """Whether its schema is that of this version."""
+        with self.read() as connection:
+            return _revision(connection) == schema.REVISION
+
     # --- schema ----------------------------------------------------------------------------------------------------
 
     def _prepare_schema(self) -> None:
@@ -223,33 +247,40 @@ class Database:
                 _create(connection)
             return
         with self.read() as connection:
-            self._expect_unicode(connection)
             if _revision(connection) == schema.REVISION and not additions(connection):
                 return
         with self._locked(), self.write() as connection:
             if not self.sqlite:
                 connection.execute(_TAKE_LOCK, {"key": _SCHEMA_LOCK})
-            revision = _revision(connection)
+            revision = self._expect_usable(connection)
             if revision == schema.REVISION:
                 for statement in additions(connection):
                     connection.exec_driver_sql(statement)
-                return
-            if revision is None:
-                self._expect_free_names(connection)
+            elif revision is None:
                 _create(connection)
-            elif not _migrate(connection, revision):
-                raise Unavailable(
-                    f"the study database {self._name} was written by a newer ScaMP, or before its first release (its "
-                    f"schema is {revision}, and this version supports up to {schema.REVISION}); upgrade ScaMP, or "
-                    "choose another database with SCAMP_DATABASE_URL"
-                )
+            else:
+                _migrate(connection)
+
+    def _expect_usable(self, connection: sa.Connection) -> str | None:
+        """The revision of the schema; None if there is none yet. Raises ``Unavailable`` if this ScaMP cannot use it."""
+        self._expect_unicode(connection)
+        revision = _revision(connection)
+        if revision is None:
+            self._expect_free_names(connection)
+        elif revision != schema.REVISION and revision not in _known_revisions():
+            raise Unavailable(
+                f"the study database {self.name} was written by a newer ScaMP, or before its first release (its "
+                f"schema is {revision}, and this version supports up to {schema.REVISION}); upgrade ScaMP, or "
+                "choose another database with SCAMP_DATABASE_URL"
+            )
+        return revision
 
     def _expect_unicode(self, connection: sa.Connection) -> None:
         """Raise ``Unavailable`` for a PostgreSQL that cannot store every text; SQL_ASCII takes our UTF-8 as it is."""
         encoding = "UTF8" if self.sqlite else connection.exec_driver_sql("SHOW server_encoding").scalar_one()
         if encoding not in ("UTF8", "SQL_ASCII"):
             raise Unavailable(
-                f"the database {self._name} has the encoding {encoding}, which lacks most characters: create one with "
+                f"the database {self.name} has the encoding {encoding}, which lacks most characters: create one with "
                 "createdb -E UTF8 -T template0 NAME, and name it with SCAMP_DATABASE_URL"
             )
 
@@ -258,7 +289,7 @@ class Database:
         names = set(sa.inspect(connection).get_table_names())
         if taken := sorted(names & {schema.VERSION_TABLE, *schema.metadata.tables}):
             raise Unavailable(
-                f"the database {self._name} has tables that ScaMP did not create and whose names it needs: "
+                f"the database {self.name} has tables that ScaMP did not create and whose names it needs: "
                 f"{', '.join(taken)}; choose another database with SCAMP_DATABASE_URL"
             )
 
@@ -281,7 +312,8 @@ class Database:
     # --- errors ----------------------------------------------------------------------------------------------------
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """Its file, or its URL without the password."""
         return str(self.path) if self.path else self.url.render_as_string(hide_password=True)
 
     def _explain(self, error: Exception) -> Exception:
@@ -293,9 +325,7 @@ class Database:
             return error
         otherwise = _ANY_FILE if self.sqlite else _ANY_SERVER
         advice = next((advice for sign, advice in _ADVICE if sign in text.lower()), otherwise)
-        return Unavailable(
-            f"the study database {self._name} cannot be used, and nothing was changed: {advice} ({text})"
-        )
+        return Unavailable(f"the study database {self.name} cannot be used, and nothing was changed: {advice} ({text})")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -325,7 +355,7 @@ _ADVICE = (
     ("no space left", "its disk is full; free some space"),
     ("readonly", "it is read-only; make its file and directory writable for this user"),
     ("read-only", "it is read-only; point SCAMP_DATABASE_URL at the primary server"),
-    ("lock", f"another process has locked it for more than {BUSY_SECONDS:.0f} s; end that process"),
+    ("lock", "another process has locked it and does not let go; end that process"),
     ("unable to open", "make its directory exist and be writable for this user"),
     ("malformed", "it is damaged; restore a copy or move it away"),
     ("not a database", "the file is not a database; choose another one with SCAMP_DATABASE_URL"),
@@ -412,17 +442,25 @@ def _definitions(driver: str) -> list[str]:
     return statements
 
 
-def _migrate(connection: sa.Connection, revision: str) -> bool:
-    """Upgrade the schema from ``revision`` to the newest; False if it is unknown."""
-    from alembic import command  # imported here: it takes 0.1 s, and most starts have nothing to migrate
-    from alembic.config import Config
+def _known_revisions() -> set[str]:
+    """The revisions of schemas that can be upgraded."""
     from alembic.script import ScriptDirectory
+
+    return {script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions()}
+
+
+def _migrate(connection: sa.Connection) -> None:
+    """Upgrade the schema to the newest."""
+    from alembic import command
+
+    config = _alembic()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _alembic() -> Any:
+    from alembic.config import Config  # imported here: it takes 0.1 s, and most starts have nothing to migrate
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if revision not in revisions:
-        return False
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-    return True
+    return config

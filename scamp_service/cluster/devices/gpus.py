@@ -109,6 +109,31 @@ def inventory() -> tuple[Gpu, ...]:
         _query(pynvml, pynvml.nvmlShutdown)
 
 
+def driver_trouble() -> str:
+    """Why NVIDIA's driver does not answer, in its words; empty if it does, or is not installed."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return "" if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else str(error)
+    _query(pynvml, pynvml.nvmlShutdown)
+    return ""
+
+
+def processes_on(index: int) -> tuple[int, ...]:
+    """Ids of the processes on a GPU that are not known to be ranks of ScaMP; a container may see none, or other ids."""
+    import pynvml
+
+    if driver_trouble():
+        return ()
+    pynvml.nvmlInit()
+    device = _Device(pynvml, _query(pynvml, pynvml.nvmlDeviceGetHandleByIndex, index))
+    pids = tuple(each.pid for each in device.query(pynvml.nvmlDeviceGetComputeRunningProcesses) or ())
+    _query(pynvml, pynvml.nvmlShutdown)
+    return tuple(pid for pid in pids if not is_rank(pid))
+
+
 def visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
     """GPUs that the value of ``CUDA_VISIBLE_DEVICES`` chooses by index or UUID, in its order; None chooses all.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from scamp_service.host import PACKAGES
 from scamp_service.settings import ROOT
 
 log = logging.getLogger("scamp.ray")
+
+CONNECT_SECONDS = 10.0
 
 
 def namespace_of(identity: str) -> str:
@@ -32,9 +35,7 @@ def connect(address: str, data_dir: Path, namespace: str) -> None:
     have them.
     """
     ours = is_ours(address, data_dir)
-    mode = os.environ.get("RAY_AUTH_MODE", "token")
-    if mode.lower() != "token":
-        raise Refused(f"RAY_AUTH_MODE is {mode!r}: ScaMP uses Ray with tokens only; unset it, or set it to token")
+    expect_tokens()
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if ours:
@@ -60,6 +61,27 @@ def connect(address: str, data_dir: Path, namespace: str) -> None:
         raise Refused(f"the Ray cluster at {address} refused the token: set RAY_AUTH_TOKEN_PATH ({error})") from error
     except (ConnectionError, RuntimeError, RaySystemError) as error:
         raise Unavailable(f"the Ray cluster at {address} cannot be reached: {error}") from error
+
+
+def expect_tokens() -> None:
+    """Raise ``Refused`` if Ray's environment variables turn tokens off."""
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
+    if mode.lower() != "token":
+        raise Refused(f"RAY_AUTH_MODE is {mode!r}: ScaMP uses Ray with tokens only; unset it, or set it to token")
+
+
+def expect_listener(address: str) -> None:
+    """Raise ``Unavailable`` if nobody listens at ``address`` (host:port); other forms are left to Ray."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise Unavailable(
+            f"the Ray cluster at {address} cannot be reached ({error}): check --ray-address or RAY_ADDRESS, or unset "
+            "both to start a local one"
+        ) from error
 
 
 def _our_packages() -> dict[str, Any]:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from api.access import login
-from api.access.guard import check_settings
 from api.access.sessions import session_of
-from scamp_service.errors import Refused
+from scamp_service.errors import InvalidInput, Refused
 from scamp_service.settings import Settings
 from tests.services.serving import SPEC, InProcess, settings_in
 
@@ -29,15 +28,15 @@ def guarded(tmp_path: Path) -> Iterator[InProcess]:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.2"])
 def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
     with pytest.raises(Refused, match="SCAMP_API_TOKEN"):
-        check_settings(Settings(host=host))
-    check_settings(Settings(host=host, api_token=TOKEN))
-    check_settings(Settings(host=host), has_users=True)
+        Settings(host=host).expect_access()
+    Settings(host=host, api_token=TOKEN).expect_access()
+    Settings(host=host).expect_access(has_users=True)
 
 
 @pytest.mark.parametrize("token", ["short", "x" * 15, "with a space 12345678", "umläute-umläute-umläute"])
 def test_a_token_that_is_easily_guessed_or_cannot_be_sent_is_refused(token: str) -> None:
     with pytest.raises(Refused, match="at least 16"):
-        check_settings(Settings(api_token=token))
+        Settings(api_token=token).expect_access()
 
 
 def test_the_loopback_needs_no_token(api: InProcess) -> None:
@@ -213,8 +212,8 @@ def test_headers_of_an_address_that_is_not_trusted_are_ignored(guarded: InProces
 
 @pytest.mark.parametrize(("proxies", "token"), [("127.0.0.1", ""), ("nowhere", TOKEN)])
 def test_a_proxy_needs_a_token_and_an_address(proxies: str, token: str, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="SCAMP_"):
-        check_settings(settings_in(tmp_path, trusted_proxies=proxies, api_token=token))
+    with pytest.raises((Refused, InvalidInput), match="SCAMP_"):
+        settings_in(tmp_path, trusted_proxies=proxies, api_token=token).expect_access()
 
 
 def test_a_session_ends_with_its_time_and_cannot_be_extended(guarded: InProcess) -> None:

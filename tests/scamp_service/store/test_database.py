@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +125,12 @@ def test_an_unfinished_migration_leaves_nothing(
     class PowerCut(Exception):
         pass
 
-    migrate, create = database._migrate, database._create
+    def cut(change: Callable[[sa.Connection], None]) -> Callable[[sa.Connection], None]:
+        def begin(connection: sa.Connection) -> None:
+            change(connection)
+            raise PowerCut
 
-    def cut(*arguments: Any) -> bool:
-        (create if len(arguments) == 1 else migrate)(*arguments)
-        raise PowerCut
+        return begin
 
     if not is_new:
         Store(shared_url).close()
@@ -136,8 +138,8 @@ def test_an_unfinished_migration_leaves_nothing(
     engine = engine_of(shared_url)
     before = columns_in(engine)
     with monkeypatch.context() as patch:
-        patch.setattr(database, "_migrate", cut)
-        patch.setattr(database, "_create", cut)
+        patch.setattr(database, "_migrate", cut(database._migrate))
+        patch.setattr(database, "_create", cut(database._create))
         with pytest.raises(PowerCut):
             Store(shared_url)
     assert columns_in(engine) == before
