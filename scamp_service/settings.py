@@ -90,6 +90,9 @@ class Settings(BaseSettings):
         default=(), description="memory of a node's first virtual devices if they differ, such as 128,48"
     )
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
+    rehearsal_gpus: str = Field(
+        default="", description="file of GPUs to rehearse with: ranks train on the CPU; see docs/gpus.md"
+    )
     self_calibration: bool = Field(default=True, description="measure this machine's speed once, in idle time")
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
     projects: dict[str, ProjectSettings] = Field(
@@ -171,6 +174,11 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, folder: Path) -> Path:
         return Path(_absolute_path(str(folder)))
+
+    @field_validator("rehearsal_gpus")
+    @classmethod
+    def _absolute_file(cls, file: str) -> str:
+        return _absolute_path(file) if file else ""
 
     @field_validator("device_mibs", mode="before")
     @classmethod

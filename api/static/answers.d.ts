@@ -158,7 +158,7 @@ export interface ClusterState {
 export interface ClusterView {
   /** `starting` until a live controller has reported */
   status: string;
-  /** why the cluster is not ready; empty otherwise */
+  /** why the cluster is not ready, why GPUs offer nothing, or that it is a rehearsal; or empty */
   detail: string;
   /** what is wrong with the data directory, such as a full disk; empty if nothing is */
   data_directory: string;
@@ -257,7 +257,7 @@ export interface DeviceView {
   node: string;
   /** index of the device on its node, from 0 */
   index: number;
-  /** product name of the GPU, or `virtual` */
+  /** kind of the GPU, as in `scamp estimate --device`, or its product, or `virtual` */
   kind: string;
   /** MiB that it offers to all ranks together */
   capacity_mib: number;

@@ -1,4 +1,5 @@
-// The banner of every page: it says why no trial is started now, such as a cluster that is starting.
+// The banner of every page: it says why no trial is started now, such as a cluster that is starting, or what is wrong
+// with some of its devices.
 
 import * as api from "./client.js";
 import { byId, setText } from "./elements/dom.js";
@@ -37,7 +38,7 @@ function showBanner(cluster) {
 }
 
 /**
- * Why no trial is started now, or an empty string.
+ * Why no trial is started now, what else there is to know about the devices, or an empty string.
  * @param {ClusterView} cluster
  * @returns {string}
  */
@@ -46,10 +47,19 @@ export function trouble(cluster) {
   const detail = cluster.detail ? ` ${cluster.detail}` : "";
   if (cluster.controller_alive)
     return cluster.status === "ready"
-      ? ""
+      ? sentence(cluster.detail)
       : `The cluster is ${cluster.status}. Trials stay queued until its devices are ready.${detail}`;
   const silent = cluster.controller_silent_seconds;
   if (silent === null)
     return "The cluster is starting: no controller has reported yet. If this message stays, run “scamp serve”.";
   return `The controller has been silent for ${duration(silent)}. Running trials continue, but no trial is started or stopped. Run “scamp serve” to restart it.`;
+}
+
+/**
+ * Words as a sentence.
+ * @param {string} words
+ * @returns {string}
+ */
+function sentence(words) {
+  return words && `${words[0].toUpperCase()}${words.slice(1)}.`;
 }

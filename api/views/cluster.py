@@ -44,7 +44,9 @@ class DeviceView(View):
     id: str
     node: str
     index: Annotated[int, Field(description="index of the device on its node, from 0")]
-    kind: Annotated[str, Field(description="product name of the GPU, or `virtual`")]
+    kind: Annotated[
+        str, Field(description="kind of the GPU, as in `scamp estimate --device`, or its product, or `virtual`")
+    ]
     capacity_mib: Annotated[int, Field(description="MiB that it offers to all ranks together")]
     reserved_mib: int
     free_mib: Annotated[int, Field(description="capacity_mib − reserved_mib")]
@@ -104,7 +106,10 @@ class ClusterView(View):
     """The cluster as the controller last recorded it, with the current gangs and waiting trials."""
 
     status: Annotated[str, Field(description="`starting` until a live controller has reported", examples=["ready"])]
-    detail: Annotated[str, Field(description="why the cluster is not ready; empty otherwise")]
+    detail: Annotated[
+        str,
+        Field(description="why the cluster is not ready, why GPUs offer nothing, or that it is a rehearsal; or empty"),
+    ]
     data_directory: Annotated[
         str, Field(description="what is wrong with the data directory, such as a full disk; empty if nothing is")
     ]

@@ -47,6 +47,8 @@ def live_view(summary: Mapping[str, Any], spec: Mapping[str, Any], cluster: Mapp
     parts: list[RenderableType] = [line, Text(_best_line(summary, spec["objective"]["metric"]))]
     why = without_devices(cluster)
     parts.append(Text(why, "dim") if why else device_bars(cluster["devices"], summary["study"]))
+    if not why and cluster.get("detail"):
+        parts.append(Text(plain(cluster["detail"]), "dim"))
     return Group(*parts)
 
 

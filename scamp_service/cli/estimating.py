@@ -267,12 +267,17 @@ def devices(as_json: AsJson = False) -> None:
     from scamp_service.cli.tables.gpus import as_table, without_gpus
     from scamp_service.cluster.devices.gpus import inventory
 
-    settings, gpus = settings_of(), inventory()
+    settings = settings_of()
+    rehearsal, gpus = settings.rehearsal_gpus, inventory(settings.rehearsal_gpus)
     if as_json:
         count = settings.virtual_devices * settings.virtual_nodes
         virtual = None if gpus else {"count": count, "mib": settings.device_mib}
-        print(json.dumps({"gpus": [gpu.to_json() for gpu in gpus], "virtual_devices": virtual}))
-    elif gpus:
+        listed = [gpu.to_json() for gpu in gpus]
+        print(json.dumps({"gpus": listed, "virtual_devices": virtual, "rehearsal": rehearsal}))
+        return
+    if rehearsal:
+        out.print(f"a rehearsal: these are the GPUs of {rehearsal}, not of this machine", markup=False, soft_wrap=True)
+    if gpus:
         out.print(as_table(gpus))
     else:
         out.print(without_gpus(settings), soft_wrap=True)

@@ -70,7 +70,7 @@ def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = DEMO) 
     from scamp_service.study.parse import read_study
 
     spec, settings = read_study(study), settings_of()
-    if not settings.ray_address and not inventory():
+    if not settings.ray_address and not inventory(settings.rehearsal_gpus):
         measure_once(settings)
     with _service(settings, next_port=True) as service:
         client = Client(service.url, token=service.settings.api_token or None)

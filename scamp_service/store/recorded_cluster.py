@@ -68,7 +68,7 @@ class RecordedCluster:
 
     status: str
     detail: str
-    """Why the cluster is not ready; empty otherwise."""
+    """Why the cluster is not ready, why some GPUs offer nothing, or that this is a rehearsal; empty otherwise."""
     devices: tuple[RecordedDevice, ...] = ()
     speed: str = ""
     """How well the speed of the devices is known, in words."""

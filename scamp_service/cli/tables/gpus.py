@@ -15,7 +15,7 @@ def as_table(gpus: tuple[Gpu, ...]) -> Table:
         numeric = heading in ("GPU", "MiB", "others", "free")
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=heading != "links")
     for gpu in gpus:
-        name = f"{gpu.name} (MIG)" if gpu.mig else gpu.name
+        name = gpu.name + " (MIG)" * gpu.mig + " (memory errors)" * gpu.worn_out
         numbers = [str(number) for number in (gpu.total_mib, gpu.other_processes_mib, gpu.free_mib)]
         table.add_row(str(gpu.index), name, *numbers, _words(gpu.links), gpu.kind or "")
     return table

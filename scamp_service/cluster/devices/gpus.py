@@ -1,19 +1,24 @@
 """Reads this machine's GPUs from NVML: which there are, how much of their memory other processes hold, their links.
 
 A GPU, a container or an old driver may refuse any query. The value is then unknown, and nothing fails. ``gpu_nodes``
-decides how many MiB a node offers.
+decides how many MiB a GPU offers. A rehearsal has another NVML, which answers from a file.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from estimators.model import MIB
+from scamp_service.errors import InvalidInput
+
+FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the namespace in which the driver numbers processes (``PROC_PID_INIT_INO`` of Linux), not in containers."""
 
 RANK_TITLE = re.compile(rb"ray::Rank\b")
 """Command line that Ray gives a rank process: ``ray::Rank``, or ``ray::Rank.run`` inside a method."""
@@ -51,14 +56,17 @@ class GpuLinks:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU and its memory.
+    """One GPU, or one MIG instance of GPU ``index``, and its memory.
 
     ``total_mib`` is the total that ``nvidia-smi`` shows, 0 when unknown. The driver keeps ``reserved_mib`` of it; when
     the driver does not report that (None), ``other_processes_mib`` includes it.
 
     ``other_processes_mib`` is memory not known to belong to ranks of ScaMP. It includes processes that cannot be
     looked up (containers number processes differently) and processes whose memory NVML does not report, because it is
-    safer to offer less. Ranks of another ScaMP on this machine cannot be distinguished from ours.
+    safer to offer less. Ranks of another ScaMP on this machine cannot be distinguished from ours. Only if
+    ``knows_ranks`` is it certain that none of it is memory of our own ranks.
+
+    A GPU that is ``worn_out`` has memory errors that it cannot repair by replacing rows.
     """
 
     index: int
@@ -69,14 +77,23 @@ class Gpu:
     other_processes_mib: int
     mig: bool
     links: GpuLinks
+    knows_ranks: bool = True
+    worn_out: bool = False
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether this is a MIG instance."""
+        return self.uuid.startswith("MIG-")
 
     @property
     def free_mib(self) -> int:
         """MiB available to ScaMP, including what its ranks hold now.
 
-        It is 0 in MIG mode: CUDA then shows one instance of the GPU, whose size is not read here.
+        It is 0 in MIG mode, in which only instances can be used, and of a GPU that is worn out.
         """
-        return 0 if self.mig else max(0, self.total_mib - (self.reserved_mib or 0) - self.other_processes_mib)
+        if self.mig or self.worn_out:
+            return 0
+        return max(0, self.total_mib - (self.reserved_mib or 0) - self.other_processes_mib)
 
     @property
     def kind(self) -> str | None:
@@ -88,25 +105,42 @@ class Gpu:
         return asdict(self) | {"free_mib": self.free_mib, "kind": self.kind}
 
 
-def inventory() -> tuple[Gpu, ...]:
-    """All GPUs that NVML finds, by index; empty without an NVIDIA driver."""
+def inventory(rehearsal: str = "") -> tuple[Gpu, ...]:
+    """All GPUs that NVML finds, by index, each followed by its MIG instances; empty without an NVIDIA driver.
+
+    With a ``rehearsal`` they are those of this file. Raises ``InvalidInput`` if the file has a mistake, or if this
+    machine has real GPUs, on which ranks would train.
+    """
     import pynvml
 
+    if not rehearsal:
+        return _read(pynvml, sees_all_processes())
+    if real := _read(pynvml, True):
+        raise InvalidInput(
+            f"SCAMP_REHEARSAL_GPUS is set, but this machine has GPUs ({real[0].name}): unset it, or rehearse on a "
+            "machine without GPUs"
+        )
+    from scamp_service.cluster.devices.rehearsal import RehearsedNvml
+
+    return _read(RehearsedNvml(Path(rehearsal)), True)
+
+
+def _read(nvml: Any, sees_all: bool) -> tuple[Gpu, ...]:
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
         return ()
     try:
         handles = [
-            _query(pynvml, pynvml.nvmlDeviceGetHandleByIndex, index)
-            for index in range(_query(pynvml, pynvml.nvmlDeviceGetCount) or 0)
+            _query(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+            for index in range(_query(nvml, nvml.nvmlDeviceGetCount) or 0)
         ]
-        devices = [_Device(pynvml, handle) for handle in handles]
-        buses = [device.query(pynvml.nvmlDeviceGetPciInfo) for device in devices]
+        devices = [_Device(nvml, index, handle, sees_all) for index, handle in enumerate(handles)]
+        buses = [device.query(nvml.nvmlDeviceGetPciInfo) for device in devices]
         places = {bus.busId.lower(): index for index, bus in enumerate(buses) if bus is not None}
-        return tuple(_gpu(index, device, places) for index, device in enumerate(devices))
+        return tuple(gpu for device in devices for gpu in _with_instances(device, places))
     finally:
-        _query(pynvml, pynvml.nvmlShutdown)
+        _query(nvml, nvml.nvmlShutdown)
 
 
 def driver_trouble() -> str:
@@ -135,15 +169,15 @@ def processes_on(index: int) -> tuple[int, ...]:
 
 
 def visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
-    """GPUs that the value of ``CUDA_VISIBLE_DEVICES`` chooses by index or UUID, in its order; None chooses all.
+    """GPUs and MIG instances that the value of ``CUDA_VISIBLE_DEVICES`` chooses by index or UUID, in its order.
 
-    As in CUDA, everything after a name that matches no GPU is ignored.
+    None chooses all GPUs. As in CUDA, everything after a name that matches none is ignored.
     """
     if chosen is None:
-        return gpus
+        return tuple(gpu for gpu in gpus if not gpu.is_instance)
     shown: list[Gpu] = []
     for name in map(str.strip, chosen.split(",")):
-        gpu = next((gpu for gpu in gpus if name == str(gpu.index) or _begins(gpu.uuid, name)), None)
+        gpu = next((gpu for gpu in gpus if _is_called(gpu, name)), None)
         if gpu is None:
             break
         shown.append(gpu)
@@ -167,10 +201,20 @@ def is_rank(pid: int) -> bool:
         return False
 
 
+def sees_all_processes() -> bool:
+    """Whether the numbers by which NVML lists processes are those of this process's ``/proc``."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class _Device:
     nvml: Any
+    index: int
     handle: Any  # None: NVML counts this GPU, but cannot reach it
+    sees_all: bool
 
     def query(self, function: Any, *arguments: Any) -> Any:
         return None if self.handle is None else _query(self.nvml, function, self.handle, *arguments)
@@ -184,12 +228,24 @@ def _query(nvml: Any, function: Any, *arguments: Any) -> Any:
         return None
 
 
-def _gpu(index: int, device: _Device, places: Mapping[str, int]) -> Gpu:
+def _with_instances(device: _Device, places: Mapping[str, int]) -> Iterator[Gpu]:
+    """The GPU and its MIG instances."""
     nvml = device.nvml
-    total, reserved, others = _memory(device)
+    gpu = _gpu(device, places)
+    yield gpu
+    for number in range((device.query(nvml.nvmlDeviceGetMaxMigDeviceCount) or 0) if gpu.mig else 0):
+        handle = device.query(nvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
+        if handle is not None:  # there are fewer instances than there may be
+            yield replace(_gpu(replace(device, handle=handle), {}), mig=False, links=GpuLinks())
+
+
+def _gpu(device: _Device, places: Mapping[str, int]) -> Gpu:
+    nvml = device.nvml
+    total, reserved, others, knows_ranks = _memory(device)
     mig = device.query(nvml.nvmlDeviceGetMigMode)  # [now, after the next reset]
+    rows = device.query(nvml.nvmlDeviceGetRemappedRows)  # [after correctable, after other errors, pending, failed]
     return Gpu(
-        index=index,
+        index=device.index,
         uuid=device.query(nvml.nvmlDeviceGetUUID) or "",
         name=device.query(nvml.nvmlDeviceGetName) or "unknown",
         total_mib=total // MIB,
@@ -197,11 +253,14 @@ def _gpu(index: int, device: _Device, places: Mapping[str, int]) -> Gpu:
         other_processes_mib=-(-others // MIB),
         mig=mig is not None and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
         links=_links(device, places),
+        knows_ranks=knows_ranks,
+        worn_out=rows is not None and bool(rows[3]),
     )
 
 
-def _memory(device: _Device) -> tuple[int, int | None, int]:
-    """(total, reserved by the driver, held by processes that are not our ranks), in bytes.
+def _memory(device: _Device) -> tuple[int, int | None, int, bool]:
+    """(total, reserved by the driver, held by processes that are not known to be our ranks), in bytes, and whether all
+    of our ranks are known.
 
     Computed from ``free``: NVIDIA's pages disagree on whether ``used`` of version 2 includes ``reserved``.
     """
@@ -210,14 +269,13 @@ def _memory(device: _Device) -> tuple[int, int | None, int]:
     reserved = None if memory is None else int(memory.reserved)
     memory = memory or device.query(memory_info)
     if memory is None:
-        return 0, None, 0
+        return 0, None, 0, False
     held = memory.total - memory.free - (reserved or 0)
-    return int(memory.total), reserved, max(0, int(held) - _held_by_ranks(device))
-
-
-def _held_by_ranks(device: _Device) -> int:
-    processes = device.query(device.nvml.nvmlDeviceGetComputeRunningProcesses) or []
-    return sum(int(process.usedGpuMemory or 0) for process in processes if is_rank(process.pid))
+    processes = device.query(device.nvml.nvmlDeviceGetComputeRunningProcesses)
+    of_ranks = [process.usedGpuMemory for process in processes or () if is_rank(process.pid)]
+    knows_ranks = device.sees_all and processes is not None and None not in of_ranks
+    others = int(held) - sum(int(bytes_held or 0) for bytes_held in of_ranks)
+    return int(memory.total), reserved, max(0, others), knows_ranks
 
 
 def _links(device: _Device, places: Mapping[str, int]) -> GpuLinks:
@@ -240,5 +298,8 @@ def _links(device: _Device, places: Mapping[str, int]) -> GpuLinks:
     )
 
 
-def _begins(uuid: str, name: str) -> bool:
-    return name.startswith("GPU-") and uuid.startswith(name)
+def _is_called(gpu: Gpu, name: str) -> bool:
+    """Whether ``CUDA_VISIBLE_DEVICES`` may call it so: by its index, or by the beginning of its UUID."""
+    if name.startswith(("GPU-", "MIG-")):
+        return gpu.uuid.startswith(name)
+    return name == str(gpu.index) and not gpu.is_instance

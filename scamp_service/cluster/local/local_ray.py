@@ -152,7 +152,8 @@ def write_token(path: Path) -> None:
 
 def _nodes(settings: Settings) -> list[dict[str, Any]]:
     """Arguments of each Ray node. The first has all GPUs: more nodes on one host only serve to try ScaMP out."""
-    gpus = len(visible(inventory(), os.environ.get("CUDA_VISIBLE_DEVICES")))  # Ray refuses a larger number
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = len(visible(inventory(settings.rehearsal_gpus), chosen))  # Ray refuses a larger number
     devices = {} if gpus else {VIRTUAL_DEVICE: settings.virtual_devices}
     common = {"object_store_memory": OBJECT_STORE_BYTES, "include_log_monitor": False, "resources": devices}
     common |= {"dashboard_agent_listen_port": 0}

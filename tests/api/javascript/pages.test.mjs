@@ -95,8 +95,9 @@ test("a value that is not finite is none", () => {
 });
 
 test("the banner says why no trial is started", () => {
-  const ready = { controller_alive: true, status: "ready" };
+  const ready = { controller_alive: true, status: "ready", detail: "" };
   assert.equal(trouble(ready), "");
+  assert.equal(trouble({ ...ready, detail: "this is a rehearsal" }), "This is a rehearsal.");
   assert.match(
     trouble({ ...ready, status: "starting", detail: "Ray starts." }),
     /^The cluster is starting\. .* Ray starts\.$/,

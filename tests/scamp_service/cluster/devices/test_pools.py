@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from scamp_service.cluster.devices import pools
+from scamp_service.cluster.devices import bundles, pools
 from scamp_service.cluster.devices.gpus import Gpu, GpuLinks
 from scamp_service.cluster.devices.pool_table import ListedPool
-from scamp_service.cluster.devices.pools import Offers, Pools
+from scamp_service.cluster.devices.pools import Pools
 from scamp_service.settings import Settings
 
 SETTINGS = Settings(virtual_devices=2, device_mib=64)
@@ -31,7 +30,7 @@ OURS, THEIRS = "0a0a0a0a", "0b0b0b0b"
 class Table(list[ListedPool]):
     """Ray's table of pools, in which ours appear at once. Groups are ids of their nodes."""
 
-    def add(self, identity: str, node_id: str, devices: Any = (), *, is_created: bool = True) -> str:
+    def add(self, identity: str, node_id: str, unit: str = "", number: int = 0, *, is_created: bool = True) -> str:
         self.append(ListedPool(identity, node_id[:8], is_created, node_id))  # type: ignore[arg-type]
         return node_id
 
@@ -158,28 +157,77 @@ def test_a_rank_asks_for_a_share_of_its_devices_bundle() -> None:
     assert (strategy.placement_group, strategy.placement_group_bundle_index) == (NODE, 1)
 
 
-class Measured(Offers):
-    """Nodes answer at once, with the GPU that has least free."""
+class Measured:
+    """GPUs as tasks inside their bundles report them, at once and every time that a pool is looked at."""
 
-    least: Gpu | None = FULL
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *gpus: Gpu | str) -> None:
+        self.gpus = list(gpus)
+        monkeypatch.setattr(bundles, "ask", lambda group, number, rehearsal: self.gpus[number])
+        monkeypatch.setattr(bundles, "has_arrived", lambda answer: True)
+        monkeypatch.setattr(bundles.ray, "get", lambda answer: answer)
+        monkeypatch.setattr(bundles, "MEASURE_AGAIN_SECONDS", 0.0)
 
-    def _ask(self, node_id: str, num_gpus: int) -> None:
-        self._asked[node_id] = time.monotonic()
-        self._measured[node_id] = (H100, self.least)
+    def look(self, node_pools: Pools) -> list[tuple[int, str, int]]:
+        """Index, kind and MiB of each device, as they are now."""
+        for _ in range(2):  # a look takes an answer and asks again
+            node_pools.follow({NODE: node(GPU=float(len(self.gpus)))})
+        return [(device.index, device.kind, device.capacity_mib) for device in node_pools.cluster.devices]
 
 
-def test_other_processes_are_reported_once_and_their_end_gives_the_devices_back(
+@pytest.mark.usefixtures("removed", "table")
+def test_each_gpu_of_a_node_offers_its_own_memory_under_its_own_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    t4 = replace(FREE, index=0, name="Tesla T4", total_mib=15360, reserved_mib=424)
+    measured = Measured(monkeypatch, replace(FREE, index=2), replace(FULL, index=1), t4)
+    node_pools = Pools(SETTINGS, OURS)
+    assert measured.look(node_pools) == [(0, "T4", 12888), (2, "H100", 78952)]
+    assert node_pools.status == "ready"
+    assert "hold 80000 MiB" in node_pools.detail and "GPU 1" in node_pools.detail
+    first = node_pools.cluster.devices[0]
+    assert first.id == "4af34af3/2", "it is named by its bundle, as Ray chooses which GPU a bundle gets"
+    options = node_pools.options(first.id, 0.01)
+    assert options["num_gpus"] == 0.01
+    assert options["scheduling_strategy"].placement_group_bundle_index == 2
+
+
+@pytest.mark.usefixtures("removed", "table")
+def test_a_node_is_starting_until_its_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    Measured(monkeypatch, "NVML shows none")
+    node_pools = Pools(SETTINGS, OURS)
+    node_pools.follow({NODE: node(GPU=1.0)})
+    assert (node_pools.status, node_pools.detail) == ("starting", "")
+    node_pools.follow({NODE: node(GPU=1.0)})
+    assert (node_pools.status, node_pools.detail) == ("no devices", "node 4af34af3: NVML shows none")
+
+
+@pytest.mark.usefixtures("removed", "table")
+def test_other_processes_that_come_and_go_change_what_a_gpu_offers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    offers, resources = Measured(Settings()), {"GPU": 2.0}
-    assert [offers.devices(NODE, resources) for _ in range(4)] == [()] * 4
-    assert len(caplog.messages) == 1 and "node 4af34af3 offers no devices" in caplog.messages[0]
-    offers.least = FREE
-    assert offers.devices(NODE, resources) == (), "not asked again within a minute"
-    monkeypatch.setattr(pools, "MEASURE_AGAIN_SECONDS", 0.0)
-    offers.devices(NODE, resources)
-    devices = offers.devices(NODE, resources)
-    assert [(device.index, device.capacity_mib) for device in devices] == [(0, 78952), (1, 78952)]
-    assert devices[0].kind == H100
-    assert offers.refused == {}
-    assert len(caplog.messages) == 1
+    node_pools = Pools(SETTINGS, OURS)
+    measured = Measured(monkeypatch, FREE)
+    for other_mib, offered in [(0, [78952]), (20480, [58472]), (80000, []), (80500, []), (0, [78952])]:
+        measured.gpus[0] = replace(FREE, other_processes_mib=other_mib)
+        assert [mib for _, _, mib in measured.look(node_pools)] == offered
+    assert len(caplog.messages) == 1 and "hold 80000 MiB" in caplog.messages[0]
+
+
+@pytest.mark.usefixtures("removed", "table")
+def test_a_gpu_that_is_lost_is_offered_again_once_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    node_pools = Pools(SETTINGS, OURS)
+    measured = Measured(monkeypatch, FREE, replace(FREE, index=1))
+    lost = replace(FREE, index=1, name="unknown", total_mib=0, reserved_mib=None, knows_ranks=False)
+    for second, offering in [(measured.gpus[1], [0, 1]), (lost, [0]), ("NVML shows none", [0]), (FREE, [0, 0])]:
+        measured.gpus[1] = second
+        assert [index for index, _, _ in measured.look(node_pools)] == offering
+
+
+@pytest.mark.usefixtures("removed", "table")
+def test_ranks_that_cannot_be_told_from_other_processes_do_not_reduce_what_a_gpu_offers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_container = replace(FREE, knows_ranks=False)
+    node_pools = Pools(SETTINGS, OURS)
+    measured = Measured(monkeypatch, replace(FULL, knows_ranks=False))
+    for other_mib, offered in [(80000, []), (20480, [58472]), (60000, [58472])]:
+        measured.gpus[0] = replace(in_container, other_processes_mib=other_mib)
+        assert [mib for _, _, mib in measured.look(node_pools)] == offered

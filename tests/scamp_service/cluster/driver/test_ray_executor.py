@@ -21,7 +21,6 @@ import ray
 from estimators.model import Candidate, Plan
 from scamp_service import patience
 from scamp_service.cluster.devices.gpus import is_rank
-from scamp_service.cluster.devices.pools import Offers
 from scamp_service.cluster.driver.ray_executor import RayExecutor, Term
 from scamp_service.cluster.driver.states import idle_ranks
 from scamp_service.cluster.driver.states.rank_record import RankPhase
@@ -605,17 +604,6 @@ def test_ranks_and_no_other_process_of_ray_are_known_as_ours(world: World) -> No
     idle = [rank.status.process.pid for rank in world.executor._states.ranks.values() if rank.status]
     assert idle and all(is_rank(pid) for pid in idle)
     assert not is_rank(os.getpid()) and not is_rank(world.ray._guardian.pid)  # type: ignore[union-attr]
-
-
-def test_a_node_whose_gpus_nvml_does_not_show_offers_none_and_says_so(world: World) -> None:
-    offers, node_id = Offers(world.settings), world.executor._node_id
-
-    def answer() -> str | None:
-        offers.hear({node_id: {}})
-        assert offers.devices(node_id, {"GPU": 2.0}) == ()
-        return offers.refused.get(node_id)
-
-    assert "NVML shows none" in world.until(answer, "what the node has measured")
 
 
 def lonely_rank(world: World, lease_seconds: float) -> tuple[Any, int]:
