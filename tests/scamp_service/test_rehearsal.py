@@ -53,6 +53,8 @@ workload: mine.py:Mine
 objective: {metric: accuracy}
 space: {lr: {low: 1e-3, high: 1e-2, log: true}}
 fixed: {depth: 1, width: 32, patch: 4}
+search: {sampler: random}
+stopping: {rule: none}
 budget: {trials: 8, steps: 4, report_every: 2}
 """
 
@@ -92,7 +94,6 @@ def test_a_study_trains_on_the_rehearsed_gpus_of_two_kinds(host: Path, tmp_path:
             (attempt,) = client.trial(1, trial["number"])["attempts"]
             (device,) = attempt["devices"]
             used.add(kinds[device])
-            assert attempt["device_kinds"] == [kinds[device]]
             assert visible[trial["number"]] == str(index[device]), "the rank sees the GPU that the packer chose"
         assert used == {"A100-80", "T4"}
     finally:
@@ -112,7 +113,7 @@ def test_what_gpus_offer_follows_other_processes_and_failures(host: Path, monkey
     pools = Pools(Settings(rehearsal_gpus=str(host)), "rehearsed")
 
     def offered() -> list[tuple[int, int]]:
-        pools.follow({node["NodeID"]: node for node in ray.nodes()})  # type: ignore[no-untyped-call]
+        pools.follow({node["NodeID"]: node for node in ray.nodes()})
         return [(device.index, device.capacity_mib) for device in pools.cluster.devices]
 
     before = [(0, 79872), (1, 79872), (2, 13312), (3, 9216)]

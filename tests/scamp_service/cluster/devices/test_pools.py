@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import ray
 
 from scamp_service.cluster.devices import bundles, pools
 from scamp_service.cluster.devices.gpus import Gpu, GpuLinks
@@ -164,7 +165,7 @@ class Measured:
         self.gpus = list(gpus)
         monkeypatch.setattr(bundles, "ask", lambda group, number, rehearsal: self.gpus[number])
         monkeypatch.setattr(bundles, "has_arrived", lambda answer: True)
-        monkeypatch.setattr(bundles.ray, "get", lambda answer: answer)
+        monkeypatch.setattr(ray, "get", lambda answer: answer)
         monkeypatch.setattr(bundles, "MEASURE_AGAIN_SECONDS", 0.0)
 
     def look(self, node_pools: Pools) -> list[tuple[int, str, int]]:
