@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
 from estimators.model import MIB
+from scamp_service.cluster.devices.gpu_nodes import why_nothing
 from scamp_service.cluster.devices.gpus import driver_trouble, inventory, processes_on, visible
 from scamp_service.cluster.local.connection import expect_tokens
 from scamp_service.cluster.local.guardian import SHORT
@@ -97,16 +98,14 @@ def gpus() -> str:
         if all_gpus and chosen:
             raise Doubt(f"CUDA_VISIBLE_DEVICES={chosen} names no GPU of this machine: `scamp devices` lists them")
         return "none: studies run on virtual devices"
-    if mig := [gpu for gpu in gpus if gpu.mig]:
-        raise Doubt(
-            f"GPU {mig[0].index} is in MIG mode and not used: turn it off with nvidia-smi -i {mig[0].index} -mig 0"
-        )
     if taken := [gpu for gpu in gpus if gpu.other_processes_mib * MIB > 0.02 * gpu.total_mib * MIB]:
         gpu, pids = taken[0], processes_on(taken[0].index)
         raise Doubt(
             f"other programs hold {gpu.other_processes_mib} MiB of GPU {gpu.index}"
             f"{f' (processes {_joined(pids)})' if pids else ''}, which ScaMP does not get: end them"
         )
+    if useless := next(filter(None, (why_nothing(gpu, 1) for gpu in gpus)), ""):
+        raise Doubt(useless)
     return ", ".join(f"{gpu.name} with {gpu.free_mib} MiB" for gpu in gpus)
 
 

@@ -162,7 +162,7 @@ def processes_on(index: int) -> tuple[int, ...]:
     if driver_trouble():
         return ()
     pynvml.nvmlInit()
-    device = _Device(pynvml, _query(pynvml, pynvml.nvmlDeviceGetHandleByIndex, index))
+    device = _Device(pynvml, index, _query(pynvml, pynvml.nvmlDeviceGetHandleByIndex, index), True)
     pids = tuple(each.pid for each in device.query(pynvml.nvmlDeviceGetComputeRunningProcesses) or ())
     _query(pynvml, pynvml.nvmlShutdown)
     return tuple(pid for pid in pids if not is_rank(pid))

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import pytest
 from typer.testing import CliRunner
 
 from scamp_service.cli.main import app
+from scamp_service.cluster.devices.rehearsal import RehearsedNvml
 from scamp_service.cluster.local.local_ray import LocalRay
 from scamp_service.host import package_versions
 from scamp_service.processes.addresses import write_server_file
@@ -34,7 +34,6 @@ from scamp_service.store import schema
 from scamp_service.store.store import Store
 from scamp_service.upkeep import doctor, machine, service, storage
 from scamp_service.upkeep.finding import Finding, Level, finding
-from tests.scamp_service.cluster.devices.test_gpus import Card, FakeNvml
 from tests.services.serving import free_port
 from tests.waiting import PATIENCE_SECONDS
 
@@ -79,8 +78,10 @@ class Surroundings:
         self.cleanup.callback(resource.setrlimit, kind, before)
         resource.setrlimit(kind, (soft, before[1]))
 
-    def gpus(self, *cards: Card, **refused: int) -> None:
-        self.patch.setitem(sys.modules, "pynvml", FakeNvml(list(cards), refused))
+    def gpu(self, lines: str = "") -> None:
+        file = self.folder / "gpus.ini"
+        file.write_text(f"[gpu 0]\nname = NVIDIA H100 80GB HBM3\nmib = 81559\n{lines}\n")
+        self.patch.setitem(sys.modules, "pynvml", RehearsedNvml(file))
 
     def module(self, name: str, text: str) -> None:
         (self.folder / f"{name}.py").write_text(text)
@@ -314,29 +315,29 @@ TORCH = "__version__ = '2.13'\nclass version: cuda = {cuda}\nclass cuda:\n  is_a
 
 
 def a_torch_without_cuda(s: Surroundings) -> None:
-    s.gpus(Card())
+    s.gpu()
     s.module("torch", TORCH.format(cuda=None))
 
 
 def an_old_driver(s: Surroundings) -> None:
-    s.gpus(Card())
+    s.gpu()
     s.module("torch", TORCH.format(cuda="'13.0'"))
 
 
 def a_driver_that_was_replaced(s: Surroundings) -> None:
-    s.gpus(Card(), nvmlInit=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    s.gpu("[driver]\nerror = 18")
 
 
 def a_gpu_in_mig_mode(s: Surroundings) -> None:
-    s.gpus(Card(mig=True))
+    s.gpu("mig = 3g.40gb:40192")
 
 
 def a_gpu_that_others_use(s: Surroundings) -> None:
-    s.gpus(Card(free=61000, processes=((200, 20000),)))
+    s.gpu("processes = 200:20000")
 
 
 def a_gpu_that_is_not_there(s: Surroundings) -> None:
-    s.gpus(Card())
+    s.gpu()
     s.patch.setenv("CUDA_VISIBLE_DEVICES", "7")
 
 
