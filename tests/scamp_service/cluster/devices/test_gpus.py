@@ -1,4 +1,4 @@
-"""What ``gpus`` makes of NVML's answers, by the NVML of rehearsals; ``test_nvml`` has the real ``pynvml``."""
+"""What ``gpus`` makes of NVML's answers, by the NVML of rehearsals; ``test_gpu_nodes`` has the real ``pynvml``."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def read(file: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
         for query, answer in answers.items():
             monkeypatch.setitem(rehearsal.ANSWERS, f"nvmlDeviceGet{query}", answer)
         nvml = Counted(file)
-        found = gpus._read(nvml, True)
+        read_gpus = gpus._read(nvml, True)
         assert nvml.opened == 0
-        return found[0]
+        return read_gpus[0]
 
     return first_gpu
 

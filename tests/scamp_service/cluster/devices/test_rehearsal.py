@@ -42,7 +42,7 @@ from workloads.models.vit_digits import VitDigits
 
 class Mine(VitDigits):
     def build_model(self):
-        with open({found!r}, "a") as file:
+        with open({file!r}, "a") as file:
             number = self.trial.number if self.trial is not None else None
             file.write(json.dumps([number, os.environ.get("CUDA_VISIBLE_DEVICES")]) + chr(10))
         return super().build_model()
@@ -67,8 +67,8 @@ def host(tmp_path: Path) -> Path:
 
 
 def test_a_study_trains_on_the_rehearsed_gpus_of_two_kinds(host: Path, tmp_path: Path) -> None:
-    found = tmp_path / "found"
-    (tmp_path / "mine.py").write_text(MINE.format(found=str(found)))
+    environments = tmp_path / "environments"
+    (tmp_path / "mine.py").write_text(MINE.format(file=str(environments)))
     (tmp_path / "study.yaml").write_text(STUDY)
     rehearsal = {"SCAMP_REHEARSAL_GPUS": str(host)}
     service = Served(tmp_path / "data", **rehearsal)
@@ -87,7 +87,7 @@ def test_a_study_trains_on_the_rehearsed_gpus_of_two_kinds(host: Path, tmp_path:
         assert "this is a rehearsal" in shown.stdout
         kinds = {device["id"]: device["kind"] for device in cluster["devices"]}
         index = {device["id"]: device["index"] for device in cluster["devices"]}
-        visible = {number: cuda for number, cuda in map(json.loads, found.read_text().splitlines()) if cuda}
+        visible = {number: cuda for number, cuda in map(json.loads, environments.read_text().splitlines()) if cuda}
         used = set()
         for trial in client.trials(1):
             assert trial["state"] == "COMPLETED", trial["reason"]

@@ -76,13 +76,13 @@ class Machine:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps([chosen, sees_all]) + "\n")
         self.process.stdin.flush()
-        found: tuple[Gpu, ...] = pickle.loads(bytes.fromhex(self.process.stdout.readline()))
-        return found
+        shown_gpus: tuple[Gpu, ...] = pickle.loads(bytes.fromhex(self.process.stdout.readline()))
+        return shown_gpus
 
 
 def environment(library: Path, file: Path) -> dict[str, str]:
-    own = {"LD_LIBRARY_PATH": str(library), "NVML_STAND_IN": str(file), "PYTHONPATH": str(ROOT)}
-    return {**os.environ, **own}
+    variables = {"LD_LIBRARY_PATH": str(library), "NVML_STAND_IN": str(file), "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **variables}
 
 
 @pytest.fixture(scope="session")
@@ -171,13 +171,13 @@ def test_every_gpu_offers_what_is_its_own_or_says_why_not(
 ) -> None:
     case = CASES[name]
     machine.file.write_text(case.file)
-    found = machine.gpus(case.chosen, sees_all=case.sees_all)
-    assert len(found) == len(case.offers)
-    for gpu, words in zip(found, case.offers, strict=True):
+    shown_gpus = machine.gpus(case.chosen, sees_all=case.sees_all)
+    assert len(shown_gpus) == len(case.offers)
+    for gpu, words in zip(shown_gpus, case.offers, strict=True):
         assert words in offers(gpu)
     monkeypatch.setattr(gpus, "is_rank", {RANK}.__contains__)
     rehearsed = gpus._read(RehearsedNvml(machine.file), case.sees_all)
-    assert visible(rehearsed, case.chosen) == found, "a rehearsal reads the same from the same file"
+    assert visible(rehearsed, case.chosen) == shown_gpus, "a rehearsal reads the same from the same file"
 
 
 def test_without_a_library_or_its_file_there_are_no_gpus(machine: Machine) -> None:
