@@ -262,7 +262,7 @@ export interface DeviceView {
   /** MiB that it offers to all ranks together */
   capacity_mib: number;
   reserved_mib: number;
-  /** capacity_mib − reserved_mib */
+  /** capacity_mib − reserved_mib, or 0 if other processes have taken more since */
   free_mib: number;
   /** why no gang is placed on it now; empty if it is open */
   closed: string;

@@ -49,7 +49,9 @@ class DeviceView(View):
     ]
     capacity_mib: Annotated[int, Field(description="MiB that it offers to all ranks together")]
     reserved_mib: int
-    free_mib: Annotated[int, Field(description="capacity_mib − reserved_mib")]
+    free_mib: Annotated[
+        int, Field(description="capacity_mib − reserved_mib, or 0 if other processes have taken more since")
+    ]
     closed: Annotated[str, Field(description="why no gang is placed on it now; empty if it is open")]
     gangs: list[GangView]
 
@@ -183,7 +185,7 @@ def device_view(recorded: RecordedDevice, gangs: Sequence[GangView]) -> DeviceVi
     return DeviceView(
         **asdict(device),
         reserved_mib=reserved,
-        free_mib=device.capacity_mib - reserved,
+        free_mib=max(0, device.capacity_mib - reserved),
         closed=recorded.closed,
         gangs=here,
     )

@@ -260,7 +260,7 @@ def device_bars(devices: Sequence[Mapping[str, Any]], study_id: int | None) -> T
     for device in devices:
         capacity = device["capacity_mib"]
         reserved = sum(gang["mib_per_rank"] for gang in device["gangs"])
-        full = round(BAR * reserved / capacity)
+        full = min(BAR, round(BAR * reserved / capacity))
         bar = Text("█" * full + "░" * (BAR - full), style="bright_blue")
         names = _gang_names(device["gangs"], study_id)
         closed = Text(f" closed: {plain(device['closed'])}" if device.get("closed") else "", WARNING)

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from placement.packing.policies import policy_named
+from scamp_service.cluster.devices.gpus import expect_rehearsal
 from scamp_service.cluster.driver.ray_executor import RayExecutor, Term
 from scamp_service.cluster.local.connection import expect_listener
 from scamp_service.cluster.local.local_ray import LocalRay, check_account
@@ -111,6 +112,7 @@ def run_study(
     check_account(settings)
     expect_shared_database(settings.url)
     settings.expect_autoscaler()
+    expect_rehearsal(settings.rehearsal_gpus)
     settings.expect_receivers([*settings.notify, *spec.notify])
     expect_listener(settings.ray_address)
     with ExitStack() as stack:

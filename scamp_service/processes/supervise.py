@@ -26,6 +26,7 @@ import httpx
 from scamp.addresses import running_server, url_of
 from scamp.user_code.bundling import SERVICE_LOCK
 from scamp_service import patience
+from scamp_service.cluster.devices.gpus import expect_rehearsal
 from scamp_service.cluster.local.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Unavailable
 from scamp_service.files import FULL, TOO_MANY_FILES, keep_private, trouble_with, with_remedy
@@ -80,6 +81,7 @@ class Service:
         check_account(settings)
         expect_shared_database(settings.url)
         settings.expect_autoscaler()
+        expect_rehearsal(settings.rehearsal_gpus)
         settings.expect_receivers(settings.notify)
         self._lock = lock_data_dir(settings.data_dir)
         keep_private(settings)

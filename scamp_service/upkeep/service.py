@@ -120,7 +120,7 @@ def ray(settings: Settings) -> str:
 
 def virtual_devices(settings: Settings) -> str:
     """The memory that virtual devices promise is there."""
-    if settings.ray_address or visible(inventory(), os.environ.get("CUDA_VISIBLE_DEVICES")):
+    if settings.ray_address or visible(inventory(settings.rehearsal_gpus), os.environ.get("CUDA_VISIBLE_DEVICES")):
         return "not used"
     mib = settings.virtual_nodes * sum(map(settings.mib_of_device, range(settings.virtual_devices)))
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB

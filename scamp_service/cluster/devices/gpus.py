@@ -125,6 +125,12 @@ def inventory(rehearsal: str = "") -> tuple[Gpu, ...]:
     return _read(RehearsedNvml(Path(rehearsal)), True)
 
 
+def expect_rehearsal(rehearsal: str) -> None:
+    """Raise ``InvalidInput`` if there is a file to rehearse with that cannot be used; see ``inventory``."""
+    if rehearsal:
+        inventory(rehearsal)
+
+
 def _read(nvml: Any, sees_all: bool) -> tuple[Gpu, ...]:
     try:
         nvml.nvmlInit()

@@ -255,6 +255,12 @@ def devices_of_no_autoscaler(s: Surroundings) -> dict[str, Any]:
     return {"autoscale_devices": 8}
 
 
+def a_rehearsal_with_a_mistake(s: Surroundings) -> dict[str, Any]:
+    file = s.folder / "gpus.ini"
+    file.write_text("[gpu 0]\nname = Tesla T4\n")
+    return {"rehearsal_gpus": str(file)}
+
+
 def a_ray_that_is_away(s: Surroundings) -> dict[str, Any]:
     return {"ray_address": f"127.0.0.1:{free_port()}"}
 
@@ -397,6 +403,7 @@ ERRORS: dict[Cause, tuple[str, str]] = {
     a_proxy_without_a_token: ("access", "set SCAMP_API_TOKEN as well"),
     mail_without_a_server: ("notices", "SCAMP_SMTP_URL"),
     devices_of_no_autoscaler: ("autoscaler", "name your Ray cluster with SCAMP_RAY_ADDRESS"),
+    a_rehearsal_with_a_mistake: ("virtual devices", "SCAMP_REHEARSAL_GPUS.*lacks 'mib'"),
     a_ray_that_is_away: ("Ray", "cannot be reached.*--ray-address"),
     a_user_who_does_not_exist: ("user code", "create it"),
     a_package_that_is_missing: ("packages", "no-such-package is not installed: run"),
