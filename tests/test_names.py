@@ -187,6 +187,7 @@ OF_SEVERAL_MODULES = {
     "scamp_service/test_service.py",
     "scamp_service/test_users_code.py",
     "workloads/test_arrivals_page.py",
+    "workloads/test_cuda_lines.py",
     "workloads/test_data_page.py",
     "workloads/test_settling.py",
     "workloads/test_workloads_page.py",
