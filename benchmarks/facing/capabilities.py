@@ -170,7 +170,7 @@ APART: Mapping[str, Sequence[tuple[str, str]]] = {
         ("import", "reads a database of Optuna"),
         ("mirror, mcp", "show studies in other tools ([page](trackers.md))"),
         ("completion, webhook-secret", "set up a shell and a receiver"),
-        ("doctor", "says what keeps a service from starting"),
+        ("doctor, backup, restore", "for those who run a service"),
     ),
 }
 """Things on one face alone, and why."""

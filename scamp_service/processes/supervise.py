@@ -50,6 +50,8 @@ STOP_SECONDS = 10.0
 LAST_BYTES = 500  # of a child's log
 CANNOT_LISTEN = "cannot listen on"  # the words of an API whose port was taken meanwhile
 MOST_LOST_PORTS = 5
+UNFINISHED = "restore-unfinished"
+"""The file in a data directory that ``scamp restore`` has not finished."""
 
 
 class Service:
@@ -339,10 +341,11 @@ def secrets_pipe(settings: Settings) -> Iterator[int]:
         os.close(reader)
 
 
-def lock_data_dir(data_dir: Path) -> IO[str]:
+def lock_data_dir(data_dir: Path, *, may_be_unfinished: bool = False) -> IO[str]:
     """Lock the data directory until this process ends.
 
-    Raises ``Conflict`` when another process has the lock, and ``Unavailable`` when the directory cannot be used.
+    Raises ``Conflict`` when another process has the lock or, unless it ``may_be_unfinished``, a restore was killed, and
+    ``Unavailable`` when the directory cannot be used.
     """
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -356,6 +359,9 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
         url = running_server(data_dir)
         use = f"use it at {url} with scamp submit" if url else "stop it"
         raise Conflict(f"another ScaMP process is using {data_dir}; {use}, or choose another --data-dir") from None
+    if (data_dir / UNFINISHED).exists() and not may_be_unfinished:
+        handle.close()
+        raise Conflict(f"the restore of {data_dir} was not finished: run `scamp restore` again, or remove {data_dir}")
     return handle
 
 
