@@ -57,7 +57,7 @@ def test_the_process_answers_and_ends_when_asked(tmp_path: Path) -> None:
 
 
 def test_an_unsafe_address_is_refused_at_once_in_one_line(tmp_path: Path) -> None:
-    process = start(tmp_path, "--host", "0.0.0.0", SCAMP_API_TOKEN="")
+    process = start(tmp_path, "--host", "0.0.0.0", "--port", str(free_port()), SCAMP_API_TOKEN="")
     output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 2
     assert output.startswith("scamp: 0.0.0.0 can be reached from other machines: set SCAMP_API_TOKEN")
