@@ -148,12 +148,23 @@ def noted_comparisons(*, measured: bool = False) -> Iterator[Comparisons]:
     ``measured``: their values carry tangents, by which their part of a loss is known without a graph.
     """
     comparisons = Comparisons()
-    with _noting_functions(), forward_ad.dual_level() if measured else nullcontext():
+    with _noting_functions(), _tangents() if measured else nullcontext():
         _noted.listening = (comparisons, measured)
         try:
             yield comparisons
         finally:
             _noted.listening = None
+
+
+def num_noted() -> int:
+    """How many comparisons of this thread have been noted, by the innermost ``noted_comparisons``."""
+    return len(_noted.listening[0]) if _noted.listening is not None else 0
+
+
+def forget_after(num: int) -> None:
+    """Forget all of them but the first ``num``."""
+    if _noted.listening is not None:
+        del _noted.listening[0][num:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +199,7 @@ class _Noted(threading.local):
 
 
 _noted, _functions, _lock = _Noted(), dict[str, Any](), threading.Lock()
-_num_listening = 0
+_num_listening = _num_measuring = 0
 
 
 @contextmanager
@@ -209,6 +220,23 @@ def _noting_functions() -> Iterator[None]:
             if not _num_listening:
                 for name, function in _functions.items():
                     setattr(functional, name, function)
+
+
+@contextmanager
+def _tangents() -> Iterator[None]:
+    """The level of tangents, of which torch has one for all threads: it is there as long as any of them measures."""
+    global _num_measuring
+    with _lock:
+        if not _num_measuring:
+            forward_ad.enter_dual_level()  # type: ignore[no-untyped-call]
+        _num_measuring += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _num_measuring -= 1
+            if not _num_measuring:
+                forward_ad.exit_dual_level()  # type: ignore[no-untyped-call]
 
 
 def _note(name: str, *args: Any, **kwargs: Any) -> Tensor:

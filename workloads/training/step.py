@@ -26,7 +26,7 @@ from workloads.protocol import Batch, Chain, Outputs, Workload, defines
 from workloads.refusals import WrongResult, explain_closure, explain_gradient_in_evaluation
 from workloads.training.losses import StepLosses
 from workloads.training.metrics import Sums, split_evaluation
-from workloads.training.packs.pack import backward
+from workloads.training.packs.pack import backward, evaluation
 from workloads.training.updates.loss_scale import share_overflows
 from workloads.training.updates.precision import autocast, low_types
 from workloads.training.updates.update import updates_of
@@ -124,7 +124,7 @@ def evaluate(
     """
     sums = Sums()
     has_metrics = not isinstance(model, Chain) or model.is_last
-    with _evaluating(model):
+    with _evaluating(model), evaluation(model):
         for batch, counted in micro_batches:
             evaluated = _evaluation_result(workload, model, batch)
             if has_metrics:
@@ -188,13 +188,21 @@ def _explained(mistake_of: Callable[[Exception], WrongResult | None]) -> Iterato
 
 @contextmanager
 def layers_of_training() -> Iterator[None]:
-    """Attention by the same operations as in training, also in evaluation mode."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
+    """Attention by the same operations as in training, also in evaluation mode.
+
+    Evaluations of one process may overlap: the last one to end restores what the first one has found.
+    """
+    _found.append(torch.backends.mha.get_fastpath_enabled())
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
+        first, _ = _found[0], _found.pop()
+        if not _found:
+            torch.backends.mha.set_fastpath_enabled(first)
+
+
+_found: list[bool] = []  # by each evaluation that runs
 
 
 def _evaluation_result(workload: Workload, model: nn.Module, batch: Batch) -> Any:

@@ -258,9 +258,9 @@ class Loop:
     def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
         rank = self._rank
+        values = evaluate_held_out(rank, step // self._job.unit_steps)
         if rank.member is not None:
             rank.member.expect_unchanged()
-        values = evaluate_held_out(rank, step // self._job.unit_steps)
         with reportable("the workload"):
             expect_own_names(values, [phase.name for phase in updates_of(rank.model).phases])
         if train_loss is not None:

@@ -63,7 +63,7 @@ def low_rank_of(module: nn.Module, base: nn.Module | None) -> LowRank | None:
                 continue
             scale = _scale_of(module, base, (first, second), (down, up), transposed)
             if scale is not None:
-                rates = {each.p for each in module.modules() if isinstance(each, nn.Dropout)}
+                rates = {each.p * each.training for each in module.modules() if isinstance(each, nn.Dropout)}
                 if len(rates) <= 1:
                     return LowRank(trained[first], trained[second], transposed, scale, max(rates, default=0.0), base)
     return None
@@ -80,7 +80,8 @@ def _scale_of(
     generator = torch.Generator().manual_seed(0)
     scales, modes = [], {each: each.training for each in module.modules()}
     kept = torch.get_rng_state()
-    module.eval()
+    for each in modes:
+        each.training = False  # a module's own ``eval`` may do more
     try:
         with torch.no_grad():
             for _ in range(2):

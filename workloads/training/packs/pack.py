@@ -8,8 +8,8 @@ alone, in the same process. So a pack need not know what kind of model it trains
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from workloads.adapters.comparisons import Later
+from workloads.adapters.comparisons import Later, forget_after, num_noted
 from workloads.parallel.forward_state.state import forward_state
 from workloads.training.faults import HostFault
 from workloads.training.memory.budget import SharedLimit
-from workloads.training.packs.low_rank import LowRank
-from workloads.training.packs.settings import Settings
-from workloads.training.packs.sites import CannotJoin, Part, SharedTensors, Skeleton, adapters_in, joined
+from workloads.training.packs.sharing import Sharing
+from workloads.training.packs.sites import CannotJoin, Part, SharedTensors, Skeleton, joined
 from workloads.training.packs.turns import Generators, Seat, Turn, Turns
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
@@ -33,8 +32,6 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 type that the pass computes with. Sums in another order differ by less; samples, weights or random numbers of another
 member by far more."""
 _NAME = "_scamp_member"
-_MOST_CHANGES = 8
-"""So often may the settings of a model change before a few passes are the same; then it goes alone."""
 
 
 class Pack:
@@ -43,7 +40,7 @@ class Pack:
     def __init__(self) -> None:
         self._turns = Turns(_make)
         self._shared = SharedTensors()
-        self._skeleton: Skeleton | None = None
+        self._skeletons: dict[bool, Skeleton] = {}  # of training, and of evaluations
         self.limit = SharedLimit()
         self.passes: dict[int, int] = {}
         """By the number of members in it, how many forward passes were made."""
@@ -61,7 +58,7 @@ class Pack:
                 yield Member(self, seat)
             finally:
                 if not self.num_others:  # nothing of the user's code is left in the process
-                    self._shared, self._skeleton = SharedTensors(), None
+                    self._shared, self._skeletons = SharedTensors(), {}
 
     def share(self, model: nn.Module) -> Sequence[tuple[object, nn.Parameter]]:
         """Let a model that is still on the host use the frozen weights of those before; returns what is new in it.
@@ -71,51 +68,35 @@ class Pack:
         self._shared.expect_unchanged()
         return self._shared.share(model)
 
-    def add(self, model: nn.Module, new: Sequence[tuple[object, nn.Parameter]]) -> None:
-        """Let others use the ``new`` weights of a model, which is on its device.
-
-        Raises ``CannotJoin`` if it has too little in common with those before to pass through it together.
-        """
+    def add(self, new: Sequence[tuple[object, nn.Parameter]]) -> None:
+        """Let others use the ``new`` weights of a model, which are on its device."""
         self._shared.add(new)
-        if self._skeleton is None:
-            self._skeleton = Skeleton(model)
-        self._skeleton.add(model)
 
-    def add_again(self, model: nn.Module) -> None:
-        """Look again at a model whose settings have changed. Raises ``CannotJoin`` as ``add`` does."""
-        assert self._skeleton is not None
-        self._skeleton.add(model)
+    def sharing(self, model: nn.Module) -> Sharing:
+        """The passes of a model with others in the mode in which it is."""
+        skeleton = self._skeletons.get(model.training)
+        if skeleton is None:
+            skeleton = self._skeletons[model.training] = Skeleton(model)
+        return Sharing(model, skeleton)
 
-    def expect_unchanged(self, model: nn.Module | None) -> None:
-        """Raises ``HostFault`` if weights that all have in common have changed, or what a ``model`` that makes its
-        passes with others has besides sites."""
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the weights that all have in common are as they were."""
+        return self._shared.are_unchanged
+
+    def expect_unchanged(self) -> None:
+        """Raises ``HostFault`` if weights that all have in common have changed."""
         self._shared.expect_unchanged()
-        if model is not None and self._skeleton is not None and not self._skeleton.fits(model):
-            raise HostFault("its model has changed in a way that nothing had shown, so it trains alone")
-
-    def pass_through(self, passes: Sequence[ForwardPass]) -> Sequence[Any]:
-        """The output of each of several members, of one pass through what they have in common."""
-        assert self._skeleton is not None
-        parts = [Part(*each.member.sites(self._skeleton), each.num_samples, each.generators) for each in passes]
-        args, keywords = joined([(each.args, each.keywords) for each in passes])
-        outputs = self._skeleton.forward(parts, args, keywords)
-        for each, part in zip(passes, parts, strict=True):
-            each.generators = part.generators
-        return outputs
 
 
 class Member:
-    """One training of a pack. ``alone_because`` says why it makes all passes alone; empty if it makes them with
-    others."""
+    """One training of a pack."""
 
     def __init__(self, pack: Pack, seat: Seat) -> None:
         self.pack, self._seat = pack, seat
-        self.alone_because = "it has no model yet"
-        self._is_open = self._has_shared = self._is_in_graph = self._has_said = self._has_stepped = False
-        self._num_shared = self._num_changes = self._version = 0
-        self._groups = True  # low-rank adapters with those of others in one operation
-        self._modules: Mapping[str, nn.Module] = {}
-        self._adapters: Mapping[str, LowRank | None] = {}
+        self._has_shared = self._is_in_graph = self._has_said = self._has_stepped = False
+        self._present: Sharing | None = None  # that of the mode in which passes are made with others now
+        self._evaluating: Sharing | None = None
         self._comparisons: list[_Comparison] = []
         self._new: Sequence[tuple[object, nn.Parameter]] = ()
 
@@ -131,23 +112,12 @@ class Member:
 
     def attach(self, model: nn.Module) -> None:
         """Let this model, which is on its device, make its passes with those of the other members."""
-        self.model, self.alone, self.alone_because = model, model.forward, ""
-        try:
-            self.pack.add(model, self._new)
-        except CannotJoin as error:
-            self.go_alone(str(error))
+        self.model, self.alone = model, model.forward
+        self.pack.add(self._new)
+        self._training = self.pack.sharing(model)
         model.__dict__["forward"] = self._call
         model.__dict__[_NAME] = self
         self._frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-        self._settings = Settings(model)
-
-    def sites(self, skeleton: Skeleton) -> tuple[Mapping[str, nn.Module], Mapping[str, LowRank | None]]:
-        """The model's own modules at the sites, and those of them that are low-rank adapters."""
-        if self._version != skeleton.version:
-            self._version, self._modules = skeleton.version, skeleton.modules_of(self.model)
-            self._adapters = adapters_in(self._modules)
-            self._settings = Settings(self.model)
-        return self._modules, self._adapters if self._groups else {}
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -159,28 +129,49 @@ class Member:
         self._keep_what_trains()
         if not self._has_shared and self.pack.num_others:
             self.pack._turns.take_pass(self._seat, Turn(Generators.now()))
-        self._is_open, self._has_shared = True, False
+        self._present, self._has_shared = self._training, False
         try:
             yield
         finally:
-            self._is_open = False
+            self._present = None
         if not self._has_stepped:
             self._has_stepped = True
             self.expect_unchanged()
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """The passes of an evaluation, which are made with those of others unless the model's mode for it has changed
+        frozen weights: then nobody else may have a turn before it is over."""
+        if not self._training.alone_because and self.pack.num_others and self.pack.is_unchanged:
+            self._present = self._evaluating = self._evaluating or self._in_evaluation()
+        try:
+            yield
+        finally:
+            self._present = None
+
+    def _in_evaluation(self) -> Sharing | None:
+        """Its passes in evaluations, if its model can be copied as it is now."""
+        own, self.model.__dict__["forward"] = self.model.__dict__["forward"], self.alone
+        try:
+            return self.pack.sharing(self.model)
+        except Exception as error:  # as of tensors with a graph among its attributes
+            print(f"evaluates without the other trials of its process: {error}", flush=True)
+            return None
+        finally:
+            self.model.__dict__["forward"] = own
+
     def expect_unchanged(self) -> None:
         """Raises ``HostFault`` if what it has computed since it asked before may not be what it computes alone."""
-        self._notice_changes()
-        self.pack.expect_unchanged(None if self.alone_because else self.model)
-
-    def go_alone(self, why: str) -> None:
-        """Make all passes alone from now on, and say why in its log: at its next step, as others may find it out."""
-        self.alone_because = self.alone_because or why
+        self._training.notice_changes()
+        self.pack.expect_unchanged()
+        if not self._training.alone_because and not self._training.skeleton.fits(self.model):
+            raise HostFault("its model has changed in a way that nothing had shown, so it trains alone")
 
     def _say_why(self) -> None:
-        if self.alone_because and not self._has_said:
+        if self._training.alone_because and not self._has_said:
             self._has_said = True
-            print(f"makes its passes without the other trials of its process: {self.alone_because}", flush=True)
+            why = self._training.alone_because
+            print(f"makes its passes without the other trials of its process: {why}", flush=True)
 
     def _keep_what_trains(self) -> None:
         """Memory of its own for parameters that were frozen and are not any more."""
@@ -190,56 +181,47 @@ class Member:
                     parameter.data = parameter.data.clone()
             self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
 
-    def _notice_changes(self) -> None:
-        """If the model's settings have changed since this was asked before, compare the next pass with others."""
-        if self.alone_because or not self._settings.changed():
-            return
-        self._num_changes += 1
-        self._version = self._num_shared = 0
-        if self._num_changes > _MOST_CHANGES:
-            self.go_alone("attributes of its model change too often")
-            return
-        try:
-            self.pack.add_again(self.model)
-        except CannotJoin as error:
-            self.go_alone(str(error))
-
     @property
-    def _may_share(self) -> bool:
-        """Whether the next pass may be made with others: the first one is watched, to see what it changes."""
-        if not self._is_open or self.alone_because or not torch.is_grad_enabled():
-            return False
-        self._notice_changes()
+    def _shares(self) -> Sharing | None:
+        """How the next pass may be made with others: the first one is watched, to see what it changes."""
+        sharing, trains = self._present, self._present is self._training
+        if sharing is None or torch.is_grad_enabled() != trains or torch.is_inference_mode_enabled():
+            return None
+        sharing.notice_changes()
         state = forward_state(self.model)
         if state.is_known and (state.changed or state.statistics or state.attributes):
-            self.go_alone("the forward pass changes the model")
-        return state.is_known and not self.alone_because
+            self._training.go_alone("the forward pass changes the model")
+        return sharing if state.is_known and not (sharing.alone_because or self._training.alone_because) else None
 
     def _call(self, *args: Any, **keywords: Any) -> Any:
         """The model's output."""
-        awaited = ForwardPass.of(self, args, keywords) if self._may_share else None
+        sharing = self._shares
+        awaited = ForwardPass.of(self, sharing, args, keywords) if sharing is not None else None
         if awaited is None:
             return self.alone(*args, **keywords)
         before = awaited.generators
         output, num_members = self.pack._turns.take_pass(self._seat, awaited)
-        self._has_shared = self._is_in_graph = True
+        if awaited.trains:
+            self._has_shared = self._is_in_graph = True
         if num_members > 1:
+            num_before = num_noted()
             output = tree_map(lambda leaf: leaf.compute() if isinstance(leaf, Later) else leaf, output)
-            self._num_shared += 1
-            if self._num_shared & (self._num_shared - 1) == 0:
-                self._num_changes *= self._num_shared < 4  # they are seldom enough
-                return self._compared(awaited, before, output)
+            if awaited.sharing.is_compared():
+                return self._compared(awaited, before, output, num_before)
         return output
 
-    def _compared(self, awaited: ForwardPass, before: Generators, output: Any) -> Any:
-        """The output, or the one that the member computes alone if they differ."""
-        others = _drawn_elsewhere()
+    def _compared(self, awaited: ForwardPass, before: Generators, output: Any, num_before: int) -> Any:
+        """The output, or the one that the member computes alone if they differ; of loss functions that the model calls
+        itself, those are noted that it has called for what is returned."""
+        others, sharing, num_now = _drawn_elsewhere(), awaited.sharing, num_noted()
         try:
             with saved_tensors_hooks(_dropped, _dropped):  # those of all members are in memory, and there is no room
                 alone = awaited.repeated(before)
         except RuntimeError as error:  # as of torch.func, which allows no such hooks
-            self.go_alone(f"its pass cannot be repeated: {error}")
+            sharing.go_alone(f"its pass cannot be repeated: {error}")
+            forget_after(num_before)
             return awaited.repeated(before)
+        forget_after(num_now)
         if _drawn_elsewhere() != others:
             why = "a part of it draws from Python's or NumPy's generators"
         elif not torch.equal(torch.get_rng_state(), awaited.generators.torch_state):
@@ -248,12 +230,15 @@ class Member:
             why = _difference(output, alone, awaited.tolerance)
         if not why:
             comparison = _Comparison(awaited, before)
-            self._comparisons.append(comparison)
+            if awaited.trains:
+                self._comparisons.append(comparison)
             return comparison.watched(output)
-        if self._groups:  # first no operations for the adapters of all, and then nothing in common
-            self._groups, self._num_shared = False, 0  # to be compared again in the next pass
+        if sharing.groups:  # first no operations for the adapters of all, and then nothing in common
+            sharing.groups = False
+            sharing.begin_again()
         else:
-            self.go_alone(f"its model would compute something else with them: {why}")
+            sharing.go_alone(f"its model would compute something else with them: {why}")
+        forget_after(num_before)
         return awaited.repeated(before)
 
     def backward(self, loss: Tensor) -> None:
@@ -262,7 +247,7 @@ class Member:
         Raises ``HostFault`` if the gradients differ from those alone.
         """
         is_in_graph, self._is_in_graph = self._is_in_graph, False
-        if not self._is_open or not is_in_graph or not loss.requires_grad:
+        if self._present is None or not is_in_graph or not loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
             return
         comparisons, self._comparisons = self._comparisons, []
@@ -290,21 +275,33 @@ def backward(model: nn.Module, loss: Tensor) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
 
 
+@contextmanager
+def evaluation(model: nn.Module) -> Iterator[None]:
+    """The passes of an evaluation, with those of other members if ``model`` is that of a member of a pack."""
+    member = model.__dict__.get(_NAME)
+    with member.evaluation() if isinstance(member, Member) else nullcontext():
+        yield
+
+
 @dataclass(slots=True, eq=False)
 class ForwardPass:
-    """A member's samples, on their way through the model. ``low`` is the type of autocast, if it is on."""
+    """A member's samples, on their way through the model. ``low`` is the type of autocast, if it is on.
+
+    ``trains``: a backward pass may follow. Evaluations are made first, so that all members go on training together.
+    """
 
     member: Member
+    sharing: Sharing
+    trains: bool
     args: Any
     keywords: Any
     num_samples: int
     key: object
     low: torch.dtype | None
     generators: Generators
-    rank: int = 0
 
     @classmethod
-    def of(cls, member: Member, args: Any, keywords: Any) -> ForwardPass | None:
+    def of(cls, member: Member, sharing: Sharing, args: Any, keywords: Any) -> ForwardPass | None:
         """The pass, or None if its inputs are no batch of samples."""
         leaves, spec = tree_flatten((args, keywords))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -316,7 +313,14 @@ class ForwardPass:
         ]
         device = tensors[0].device.type
         low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        return cls(member, args, keywords, len(tensors[0]), (spec, tuple(kinds), low), low, Generators.now())
+        trains = torch.is_grad_enabled()
+        key = spec, tuple(kinds), low, trains
+        return cls(member, sharing, trains, args, keywords, len(tensors[0]), key, low, Generators.now())
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order of passes."""
+        return int(self.trains)
 
     @property
     def tolerance(self) -> float:
@@ -338,7 +342,7 @@ class BackwardPass:
 
     loss: Tensor
     generators: Generators
-    rank: int = 1
+    rank: int = 2
     key: object = "backward"
 
 
@@ -352,10 +356,10 @@ def _make(seats: Sequence[Seat]) -> None:
     pack.passes[len(passes)] = pack.passes.get(len(passes), 0) + 1
     if len(passes) > 1:
         try:
-            outputs = pack.pass_through(passes)
+            outputs = _pass_through(passes)
         except Exception as error:  # each alone, so that one of them cannot fail the others
             for each in passes:
-                each.member.go_alone(
+                each.sharing.go_alone(
                     str(error) if isinstance(error, CannotJoin) else f"{type(error).__name__}: {error}"
                 )
         else:
@@ -369,6 +373,16 @@ def _make(seats: Sequence[Seat]) -> None:
         except Exception as error:
             seat.error = error
         each.generators = Generators.now()
+
+
+def _pass_through(passes: Sequence[ForwardPass]) -> Sequence[Any]:
+    """The output of each of several members, of one pass through what they have in common."""
+    parts = [Part(*each.sharing.sites(), each.num_samples, each.generators) for each in passes]
+    args, keywords = joined([(each.args, each.keywords) for each in passes])
+    outputs = passes[0].sharing.skeleton.forward(parts, args, keywords)
+    for each, part in zip(passes, parts, strict=True):
+        each.generators = part.generators
+    return outputs
 
 
 @dataclass(slots=True)

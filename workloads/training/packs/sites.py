@@ -25,6 +25,8 @@ from workloads.training.packs.low_rank import LowRank, adapted, low_rank_of
 from workloads.training.packs.settings import plain_attributes
 from workloads.training.packs.turns import Generators
 
+_OURS = "_scamp_"  # names of attributes that users do not know
+
 
 class CannotJoin(Exception):
     """Members of this kind cannot pass through one model together; the message says why."""
@@ -98,9 +100,14 @@ class SharedTensors:
         for contents, parameter in others:
             parameter.data = self._tensors.setdefault(contents, (parameter.data, _sum_of(parameter)))[0]
 
+    @property
+    def are_unchanged(self) -> bool:
+        """Whether nobody has written to the memory of all."""
+        return all(_sum_of(tensor) == before for tensor, before in self._tensors.values())
+
     def expect_unchanged(self) -> None:
         """Raises ``HostFault`` if anybody has written to the memory of all."""
-        if any(_sum_of(tensor) != before for tensor, before in self._tensors.values()):
+        if not self.are_unchanged:
             raise HostFault(
                 "one of the trials that share its process has changed weights that are frozen in all of them, so it "
                 "trains alone"
@@ -166,7 +173,8 @@ class Skeleton:
             else each  # it trains, or is of a library's own class, such as those of quantized layers
             for each in model.parameters()
         }
-        self.model = copy.deepcopy(model, parameters)
+        ours = {id(value): None for name, value in model.__dict__.items() if name.startswith(_OURS)}
+        self.model = copy.deepcopy(model, parameters | ours)
         self._outline = _outline(model, sites_of(model))
 
     def add(self, model: nn.Module) -> None:

@@ -29,9 +29,12 @@ class Pass(Protocol):
     ``generators`` are those of the member, before the pass and then after it.
     """
 
-    rank: int
     key: object
     generators: Generators
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order of passes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -169,5 +172,5 @@ class Turn:
     """Another turn, when the others have had theirs: what a member waits for that makes its passes alone."""
 
     generators: Generators
-    rank: int = 2
+    rank: int = 3
     key: object = field(default_factory=object)

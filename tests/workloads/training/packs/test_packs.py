@@ -79,7 +79,7 @@ def test_unlike_adapters_train_together_as_they_do_alone(tmp_path: Path) -> None
         for (step, values), (expected_step, expected_values) in zip(reporter.reports, expected, strict=True):
             assert step == expected_step
             assert values == pytest.approx(dict(expected_values), abs=1e-5)
-    assert max(pack.passes) == len(UNLIKE)
+    assert pack.passes[len(UNLIKE)] > 2 * 6  # there are 6 steps: evaluations, too
 
 
 HERE = Path(__file__).parent
@@ -98,7 +98,7 @@ def expect_alone(reporters: Sequence[Collected], jobs: Sequence[TrainingJob], fo
             assert values == pytest.approx(dict(expected_values), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["Plain", "Odd", "Coupled", "WithBatchNorm", "Noisy", "Dropped", "Bert"])
+@pytest.mark.parametrize("name", ["Plain", "Odd", "Coupled", "WithBatchNorm", "Noisy", "Dropped", "Merging", "Bert"])
 def test_whatever_a_model_does_its_curve_is_the_one_alone(name: str, tmp_path: Path) -> None:
     pack = Pack()
     options = {"rank": 4} if name == "Bert" else {}

@@ -63,6 +63,38 @@ class WithBatchNorm(Plain):
         return nn.BatchNorm1d(WIDTH)
 
 
+class Merged(nn.Module):
+    """A frozen layer with an adapter, which is added to the frozen weight itself in evaluation mode."""
+
+    kept: Tensor | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.randn(2, WIDTH)), nn.Parameter(torch.randn(WIDTH, 2))
+
+    def train(self, mode: bool = True) -> Merged:
+        weight = self.base.weight.data
+        if not mode and self.kept is None:
+            self.kept = weight.clone()
+            weight += self.up.detach() @ self.down.detach()
+        elif mode and self.kept is not None:
+            weight.copy_(self.kept)
+            self.kept = None
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.base(x)
+        return output if self.kept is not None else output + x @ self.down.t() @ self.up.t()
+
+
+class Merging(Plain):
+    def build_model(self) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return nn.Sequential(Merged(), nn.Tanh(), nn.Linear(WIDTH, 4))
+
+
 class Noise(nn.Module):
     """Draws from Python's generator, outside of what trains."""
 
