@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from estimators.axes import AXES
 from estimators.model import Plan
@@ -33,6 +33,7 @@ from scamp_service.study.workload_names import is_file
 MAX_REPEATS = 100
 MOST_PACKED = 12
 """A rank process has threads for so many attempts at once."""
+PACKS = {"off": 1, "auto": MOST_PACKED}
 Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]
 
@@ -51,6 +52,12 @@ def plan_from(axes: Mapping[str, Any]) -> Plan:
         return Plan.from_json(axes)
     except TypeError:
         raise ValueError("a plan needs micro_batch, the samples of one pass on one rank") from None
+
+
+def _members(value: object) -> object:
+    """The most members of a pack, where ``value`` may say it by a word; YAML reads ``off`` as false."""
+    word = "off" if value is False else value
+    return PACKS.get(word, word) if isinstance(word, str) else word
 
 
 class StudySpec(Strict):
@@ -88,7 +95,7 @@ class StudySpec(Strict):
     repeats: Annotated[Integer, Field(ge=1, le=MAX_REPEATS)] = 1
     plan: dict[Name, Any] | None = None
     guard: bool = True
-    pack: Annotated[Integer, Field(ge=1, le=MOST_PACKED)] = 1
+    pack: Annotated[Integer, Field(ge=1, le=MOST_PACKED), BeforeValidator(_members)] = 1
     notify: Annotated[list[Receiver], at_most(MOST_RECEIVERS)] = Field(default=[], max_length=MOST_RECEIVERS)
 
     @model_validator(mode="before")

@@ -91,3 +91,8 @@ def test_a_study_may_give_the_plan_of_its_candidates() -> None:
     ):
         with pytest.raises(InvalidInput, match=words):
             parse_study(study(plan=wrong))
+
+
+@pytest.mark.parametrize(("said", "members"), [("auto", 12), ("off", 1), (False, 1), (5, 5)])
+def test_a_pack_may_be_said_by_a_word_which_yaml_may_read_as_a_truth_value(said: object, members: int) -> None:
+    assert parse_study(study(pack=said)).pack == members
