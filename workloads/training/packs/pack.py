@@ -151,14 +151,14 @@ class Member:
 
     def _in_evaluation(self) -> Sharing | None:
         """Its passes in evaluations, if its model can be copied as it is now."""
-        own, self.model.__dict__["forward"] = self.model.__dict__["forward"], self.alone
+        present, self.model.__dict__["forward"] = self.model.__dict__["forward"], self.alone
         try:
             return self.pack.sharing(self.model)
         except Exception as error:  # as of tensors with a graph among its attributes
             print(f"evaluates without the other trials of its process: {error}", flush=True)
             return None
         finally:
-            self.model.__dict__["forward"] = own
+            self.model.__dict__["forward"] = present
 
     def expect_unchanged(self) -> None:
         """Raises ``HostFault`` if what it has computed since it asked before may not be what it computes alone."""
