@@ -158,6 +158,14 @@ KINDS = (
         300,
         _pcie(24, 4),
     ),
+    # NVIDIA L40S datasheet
+    _kind(
+        "L40S",
+        _total(44.42, "in an out-of-memory message from eight L40S (stepfun-ai/Step-Video-T2V #8)"),
+        {"fp32": 91.6, "tf32": 183, "half": 362.05},
+        864,
+        _pcie(24, 4),
+    ),
     # NVIDIA A100 (SXM) datasheet
     _kind(
         "A100-40",

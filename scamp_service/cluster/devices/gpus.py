@@ -29,6 +29,7 @@ PRODUCTS = {
     "V100-32": r"V100-(SXM2|SXM3|PCIE|DGXS)-32GB",
     "T4": r"T4",
     "L4": r"L4",
+    "L40S": r"L40S",
     "A100-40": r"A100-(SXM4|PCIE)-40GB",
     "A100-80": r"A100-SXM4?-80GB|A100 80GB PCIE",
     "H100": r"H100 80GB HBM3",

@@ -124,7 +124,7 @@ LOST = A100.format("0-2") + A100.format(3) + "lost = yes\n"
 
 CASES = {
     "eight with NVSwitch": Case(A100.format("0-7") + "nvlinks = switch:12\n", (FREE,) * 8),
-    "two kinds in one host": Case(L40S_AND_T4, ("NVIDIA L40S: 43419",) * 4 + ("T4: 12888",) * 4),
+    "two kinds in one host": Case(L40S_AND_T4, ("L40S: 43419",) * 4 + ("T4: 12888",) * 4),
     "one in MIG mode": Case(MIG, ("is in MIG mode: name its instances", FREE)),
     "MIG instances by UUID": Case(
         MIG,
@@ -133,10 +133,10 @@ CASES = {
     ),
     "one is lost": Case(LOST, (FREE, FREE, FREE, "as if it was lost")),
     "a lost one is not chosen": Case(LOST, (FREE, FREE), "0,2"),
-    "chosen by number": Case(L40S_AND_T4, ("T4: 12888", "NVIDIA L40S: 43419"), "5,2"),
+    "chosen by number": Case(L40S_AND_T4, ("T4: 12888", "L40S: 43419"), "5,2"),
     "chosen by UUID": Case(L40S_AND_T4, ("T4: 12888",), "GPU-00000004"),
     "none is chosen": Case(L40S_AND_T4, (), ""),
-    "a number that none has ends the list": Case(L40S_AND_T4, ("NVIDIA L40S: 43419",), "0,8,1"),
+    "a number that none has ends the list": Case(L40S_AND_T4, ("L40S: 43419",), "0,8,1"),
     "a container with two of eight": Case(
         A100.format(0) + A100.format(1) + "processes = 999999:2048\n",
         (FREE, f"A100-80: {FULL_MIB - 2048}"),

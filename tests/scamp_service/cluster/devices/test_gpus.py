@@ -236,7 +236,7 @@ def test_a_rehearsal_is_refused_where_ranks_would_train_on_real_gpus(
         ("NVIDIA T4G", None),
         ("NVIDIA L4", "L4"),
         ("NVIDIA L40", None),
-        ("NVIDIA L40S", None),
+        ("NVIDIA L40S", "L40S"),
         ("A100-SXM4-40GB", "A100-40"),
         ("NVIDIA A100-SXM4-40GB", "A100-40"),
         ("NVIDIA A100-PCIE-40GB", "A100-40"),
