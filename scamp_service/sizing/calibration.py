@@ -70,10 +70,10 @@ def calibrate_gpu(data_dir: Path, gpu: Gpu) -> DeviceKind:
 
 
 def one_of_each(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The GPU of each product with the least memory held by others. Skips GPUs in MIG mode: CUDA shows a part."""
+    """The GPU of each product with the least memory held by others, without those in MIG mode or with memory errors."""
     idlest: dict[str, Gpu] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.other_processes_mib):
-        if not gpu.mig:
+        if not gpu.mig and not gpu.worn_out:
             idlest.setdefault(gpu.name, gpu)
     return list(idlest.values())
 

@@ -37,7 +37,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, *gpu: Gpu) -> None:
-    monkeypatch.setattr(gpus, "inventory", lambda: gpu)
+    monkeypatch.setattr(gpus, "inventory", lambda rehearsal="": gpu)
 
 
 def test_devices_lists_each_gpu_in_a_line(monkeypatch: pytest.MonkeyPatch, wide: None) -> None:
@@ -56,17 +56,22 @@ def test_devices_as_json_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     description = {
         "index": 0, "uuid": "GPU-aaaa", "name": H100.name, "total_mib": 81559, "reserved_mib": 559,
         "other_processes_mib": 21000, "free_mib": 60000, "mig": False, "kind": "H100", "links": links,
+        "knows_ranks": True, "worn_out": False,
     }  # fmt: skip
-    assert json.loads(scamp("devices", "--json")) == {"gpus": [description], "virtual_devices": None}
+    assert json.loads(scamp("devices", "--json")) == {"gpus": [description], "virtual_devices": None, "rehearsal": ""}
 
 
 def test_devices_without_gpus_says_what_studies_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch)
     for name, number in (("VIRTUAL_DEVICES", "3"), ("VIRTUAL_NODES", "2"), ("DEVICE_MIB", "88")):
         monkeypatch.setenv(f"SCAMP_{name}", number)
-    (line,) = scamp("devices").splitlines()
+    monkeypatch.setenv("SCAMP_REHEARSAL_GPUS", "/gpus.ini")
+    first, line = scamp("devices").splitlines()
+    assert first == "a rehearsal: these are the GPUs of /gpus.ini, not of this machine"
     assert line == "NVML finds no GPU on this machine: studies run on virtual devices, 6 × 88 MiB"
-    assert json.loads(scamp("devices", "--json")) == {"gpus": [], "virtual_devices": {"count": 6, "mib": 88}}
+    virtual = {"count": 6, "mib": 88}
+    answer = {"gpus": [], "virtual_devices": virtual, "rehearsal": "/gpus.ini"}
+    assert json.loads(scamp("devices", "--json")) == answer
 
 
 def test_calibrate_measures_the_cpu_then_one_gpu_of_each_model_and_warns_of_others(
