@@ -7,13 +7,13 @@ the attributes of the old ones.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 
 
 def why_one_rank(model: nn.Module) -> str:
@@ -91,8 +91,12 @@ _REGISTERS = frozenset(nn.Module().__dict__)
 
 
 def _tensors_in(value: object) -> Iterator[object]:
-    """Tensors that an attribute holds itself, or in lists, tuples and dictionaries."""
-    if isinstance(value, Tensor | nn.Module):
-        yield value
-    elif isinstance(value, list | tuple | dict):
-        yield from tree_leaves(value)
+    """Tensors and modules that an attribute is itself, or holds in containers, which may contain themselves."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor | nn.Module):
+            yield part
+        elif isinstance(part, list | tuple | dict | set | deque) and id(part) not in seen:
+            seen.add(id(part))
+            waiting += part.values() if isinstance(part, dict) else part

@@ -97,7 +97,17 @@ def registered_layers_in_a_list() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("build", [pair, tied, views_side_by_side, registered_layers_in_a_list, lambda: nn.LSTM(2, 3)])
+def a_dictionary_in_itself() -> nn.Module:
+    model = pair()
+    model.options = {"rate": 0.1}
+    model.options["all"] = [model.options]
+    return model
+
+
+OTHERS = (pair, tied, views_side_by_side, registered_layers_in_a_list, a_dictionary_in_itself, lambda: nn.LSTM(2, 3))
+
+
+@pytest.mark.parametrize("build", OTHERS)
 def test_other_models_pass(build: Callable[[], nn.Module]) -> None:
     assert why_one_rank(build()) == ""
 
