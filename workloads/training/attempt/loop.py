@@ -206,8 +206,10 @@ class Loop:
         if defines(self._rank.workload, "on_step"):  # it draws the same on every rank, and in every attempt
             seed_everything((self._job.seed, step, _OF_ON_STEP), self._rank.workload)
         self._rank.workload.on_step(done, self._job.steps, self._rank.optimizer)
+        member = self._rank.member
+        if member is not None:
+            member.keep_what_trains()
         if not measured:
-            member = self._rank.member
             with self._rank.budget.settling(), member.step() if member is not None else nullcontext():
                 return self._train_step(self._batches(step))
         losses: list[Tensor] = []

@@ -126,7 +126,6 @@ class Member:
         Raises ``HostFault`` if the first one has changed the weights of all.
         """
         self._say_why()
-        self._keep_what_trains()
         if not self._has_shared and self.pack.num_others:
             self.pack._turns.take_pass(self._seat, Turn(Generators.now()))
         self._present, self._has_shared = self._training, False
@@ -173,8 +172,8 @@ class Member:
             why = self._training.alone_because
             print(f"makes its passes without the other trials of its process: {why}", flush=True)
 
-    def _keep_what_trains(self) -> None:
-        """Memory of its own for parameters that were frozen and are not any more."""
+    def keep_what_trains(self) -> None:
+        """Give parameters that were frozen and are not any more memory of their own, before a step writes to it."""
         if any(parameter.requires_grad for parameter in self._frozen):
             for parameter in self._frozen:
                 if parameter.requires_grad:

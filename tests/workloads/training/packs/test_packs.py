@@ -21,7 +21,7 @@ from tests.workloads.one_rank import Collected
 from tests.workloads.training.packs.unlike import CHANGES, Teaching
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.attempt.job import TrainingJob
-from workloads.training.attempt.loop import NonFiniteLoss
+from workloads.training.attempt.loop import MEASURED_STEP, NonFiniteLoss
 from workloads.training.faults import HostFault
 from workloads.training.memory.budget import SharedLimit
 from workloads.training.packs.pack import Member, Pack
@@ -146,6 +146,14 @@ def test_what_a_training_does_to_its_model_is_seen(how: str, tmp_path: Path) -> 
         for (_, values), (_, expected_values) in zip(reporter.reports, expected, strict=False):
             assert values == pytest.approx(dict(expected_values), abs=1e-5)
     assert pack.passes[3] >= 2
+
+
+def test_a_layer_may_begin_to_train_in_the_step_that_is_measured(tmp_path: Path) -> None:
+    params: list[dict[str, Any]] = [{"change": "unfrozen", "after": MEASURED_STEP}, {"lr": 0.01}]
+    jobs = [unlike(n, "Changing", tmp_path / "a", **each) for n, each in enumerate(params)]
+    reporters, ends = together(jobs, Pack())
+    assert ends == ["done", "done"]
+    expect_alone(reporters, jobs, tmp_path / "b")
 
 
 @pytest.mark.parametrize(("fails", "error"), [("nan", NonFiniteLoss), ("error", ArithmeticError)])

@@ -186,9 +186,7 @@ CHANGES: dict[str, Any] = {
 
 
 class Changing(Plain):
-    """Changes its model after ``CHANGED_AFTER`` steps, at a time when no pass is compared."""
-
-    CHANGED_AFTER = 6
+    """Changes its model ``after`` so many steps, by default at a time when no pass is compared."""
 
     def build_model(self) -> nn.Module:
         with torch.random.fork_rng():
@@ -202,7 +200,7 @@ class Changing(Plain):
         return torch.optim.SGD(model.parameters(), lr=float(self.params.get("lr", 0.1)))
 
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
-        if step == self.CHANGED_AFTER and (how := self.params.get("change")):
+        if step == self.params.get("after", 6) and (how := self.params.get("change")):
             CHANGES[how](self.body)
 
 
