@@ -11,15 +11,17 @@ import { duration } from "./format.js";
 const EVERY_MS = 5000;
 
 /**
- * Fetch the cluster into the page's state now and regularly, and say in the banner what is wrong with it.
- * @param {PageState} state
+ * Fetch the cluster now and regularly, into the page's state if it has one, and say in the banner what is wrong with it.
+ * @param {PageState | null} state
  * @returns {void}
  */
 export function watchCluster(state) {
-  state.watch((field) => field === "cluster" && showBanner(state.cluster));
+  state?.watch((field) => field === "cluster" && showBanner(state.cluster));
   const look = async () => {
     try {
-      state.setCluster(await api.cluster());
+      const cluster = await api.cluster();
+      if (state) state.setCluster(cluster);
+      else showBanner(cluster);
     } catch {
       // The connection indicator already shows that ScaMP cannot be reached.
     }

@@ -1,6 +1,7 @@
 // The page of the team: who one is, one's tokens, and for admins all users and who changed what. No event tells of most
 // of it, so it is read again every few seconds while the page is seen.
 
+import { watchCluster } from "./banner.js";
 import { request } from "./client.js";
 import { aside, card, fillRows, scrolling, tableHead } from "./elements/card.js";
 import { copyButton } from "./elements/copy_button.js";
@@ -357,6 +358,7 @@ function showSecret(title, secret) {
 }
 
 void guarded(load);
+watchCluster(null);
 setInterval(() => {
   if (drawn && !document.hidden && document.getElementById("users-card")) void guarded(load);
 }, EVERY_MS);

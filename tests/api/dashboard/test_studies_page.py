@@ -128,6 +128,19 @@ def test_a_completed_study_without_a_completed_trial_is_not_shown_as_a_success(
 
 
 @pytest.mark.browser
+def test_every_page_says_that_it_is_a_rehearsal(browser: Browser, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, lease_seconds=3600)
+    store = Store(settings.url)
+    store.cluster.record(RecordedCluster("ready", "this is a rehearsal", DEVICES), now=time.time())
+    with serving(settings) as url:
+        page = browser.new_page()
+        for address in ("", "/compare", "/new", "/cluster", "/team"):
+            page.goto(url + address)
+            expect(page.locator("#banner")).to_have_text("This is a rehearsal.")
+    store.close()
+
+
+@pytest.mark.browser
 def test_trouble_is_shown_with_what_to_do(browser: Browser, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     store = Store(settings.url)
