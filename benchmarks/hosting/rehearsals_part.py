@@ -12,6 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from scamp_service.settings import ROOT
+from tests.workloads.test_cuda_lines import table
 
 TITLE = "Rehearsals"
 HEADER = ("right", "wrong", "skipped", "seconds", "case")
@@ -65,7 +66,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 def figures(results: Sequence[Result]) -> Mapping[str, float]:
     keys: dict[str, float] = {result.key: result.right for result in results}
     keys["cases_wrong"] = sum(result.wrong for result in results)
-    keys["gpu_lines_executed_pct"] = 100 * _executed_share()
+    keys["gpu_lines_executed_pct"] = 100 * table()[1]
     return keys
 
 
@@ -78,10 +79,3 @@ def measure(case: Case, seconds: float) -> Result:
     total, failures, errors, skipped = (int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped"))
     wrong = failures + errors
     return Result(case.key, total - wrong - skipped, wrong, skipped, float(suite.attrib["time"]))
-
-
-def _executed_share() -> float:
-    """The share of the statements in the page's list that tests execute."""
-    rows = [line.split("|") for line in (ROOT / "docs" / "gpus.md").read_text().splitlines() if line.startswith("| `")]
-    numbers = [(int(row[2]), int(row[3])) for row in rows if len(row) == 6 and row[2].strip().isdigit()]
-    return sum(executed for _, executed in numbers) / sum(statements for statements, _ in numbers)

@@ -10,9 +10,10 @@ __all__ = ["ABOUT", "HEADER", "TITLE", "Case", "Result", "cases", "figures", "me
 
 TITLE = "Kills"
 ABOUT = """\
-The part *live kills* of `benchmarks.trust` with other studies: eight adapters each, of which up to four share a
-process. SIGKILL, or SIGSTOP for 0.5 to 15 s, hits a process of any kind, also that of a pack. *Lost* are trials that do
-not complete, *twice* those that complete or report a step twice, *missing* those that lack an evaluation."""
+Processes are killed as in the part *live kills* of `benchmarks.trust`, but while studies of eight adapters run, up to
+four of them in one process. SIGKILL, or SIGSTOP for 0.5 to 15 s, hits a process of any kind, also that of a pack.
+*Lost* are trials that do not complete, *twice* those that complete or report a step twice, *missing* those that lack an
+evaluation."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:

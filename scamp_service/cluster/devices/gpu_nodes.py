@@ -63,8 +63,8 @@ def why_nothing(gpu: Gpu, max_gangs: int) -> str:
         )
     else:
         why = (
-            f"has {gpu.total_mib} MiB, of which processes that are not ScaMP's hold {gpu.other_processes_mib} MiB, and "
-            f"CUDA contexts of {max_gangs} gangs (SCAMP_MAX_GANGS_PER_DEVICE) take {GPU_CONTEXT_MIB * max_gangs} MiB: "
-            f"end those processes, {without}"
+            f"has {gpu.total_mib} MiB, of which other processes hold {gpu.other_processes_mib} MiB, and the CUDA "
+            f"contexts of {max_gangs} gangs (SCAMP_MAX_GANGS_PER_DEVICE) need {GPU_CONTEXT_MIB * max_gangs} MiB: end "
+            f"those processes, {without}"
         )
     return f"GPU {gpu.index} ({gpu.name}) {why}"

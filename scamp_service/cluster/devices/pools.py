@@ -42,7 +42,7 @@ class Pool:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known of each bundle what it offers."""
+        """Whether every bundle has a device, or has said why not."""
         return self.ready and all(bundle.device is not None or bundle.why for bundle in self.bundles)
 
 

@@ -100,7 +100,7 @@ def _bus_of(end: str | int) -> str:
 
 
 class RehearsedNvml:
-    """As much of the module ``pynvml`` as ``gpus`` asks; constants and errors are pynvml's own."""
+    """Has the functions of ``pynvml`` that ``gpus`` calls; its constants and errors are those of ``pynvml``."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

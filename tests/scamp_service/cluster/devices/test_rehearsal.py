@@ -66,7 +66,7 @@ def host(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_study_trains_on_the_rehearsed_gpus_of_two_kinds(host: Path, tmp_path: Path) -> None:
+def test_a_study_trains_on_rehearsed_gpus_of_two_kinds_and_each_rank_sees_its_own(host: Path, tmp_path: Path) -> None:
     environments = tmp_path / "environments"
     (tmp_path / "mine.py").write_text(MINE.format(file=str(environments)))
     (tmp_path / "study.yaml").write_text(STUDY)
@@ -85,14 +85,12 @@ def test_a_study_trains_on_the_rehearsed_gpus_of_two_kinds(host: Path, tmp_path:
         assert sent.returncode == 0, sent.stderr
         shown = run_scamp(tmp_path / "data", "status", "1", **rehearsal)
         assert "this is a rehearsal" in shown.stdout
-        kinds = {device["id"]: device["kind"] for device in cluster["devices"]}
         index = {device["id"]: device["index"] for device in cluster["devices"]}
         visible = {number: cuda for number, cuda in map(json.loads, environments.read_text().splitlines()) if cuda}
         for trial in client.trials(1):
             assert trial["state"] == "COMPLETED", trial["reason"]
             *_, attempt = client.trial(1, trial["number"])["attempts"]
             (device,) = attempt["devices"]
-            assert kinds[device] in OFFERED
             assert visible[trial["number"]] == str(index[device]), "the rank sees the GPU that the packer chose"
     finally:
         service.abandon()
@@ -118,7 +116,7 @@ def test_what_gpus_offer_follows_other_processes_and_failures(host: Path, monkey
     until(lambda: offered() == before, "all GPUs are measured")
     host.write_text(HOST.format(process="4321:4096 4322:9216"))
     until(lambda: offered() == before[:3], "another process holds the rest of GPU 3")
-    assert "GPU 3 (Tesla T4) has 15360 MiB, of which processes that are not ScaMP's hold 13312 MiB" in pools.detail
+    assert "GPU 3 (Tesla T4) has 15360 MiB, of which other processes hold 13312 MiB" in pools.detail
     host.write_text(HOST.format(process="\nlost = yes").replace("switch:12", "switch:12\nworn_out = yes"))
     until(lambda: offered() == before[2:3], "some are lost or have memory errors")
     host.write_text("[driver]\nerror = 18\n" + HOST.format(process=""))
