@@ -18,8 +18,9 @@ TITLE = "Rehearsals"
 HEADER = ("right", "wrong", "skipped", "seconds", "case")
 ABOUT = """\
 Tests of what is not on this machine: GPUs by a stand-in for NVML's library and by a fake of torch's CUDA calls, a
-cluster by Slurm's own daemons on one node, causes of failed starts that are brought about one by one, and backups that
-are restored. *Right* are the cases that passed. The share of the lines that only a GPU runs is that of
+cluster by Slurm's own daemons on one node, causes of failed starts that are brought about one by one, backups that are
+restored, and objects of Kubernetes, held against its schemas and KubeRay's: `kuberay_objects` are valid, all of them if
+none is wrong. *Right* are the cases that passed. The share of the lines that only a GPU runs is that of
 [this list](../gpus.md#code-that-only-a-gpu-runs)."""
 
 
@@ -42,6 +43,8 @@ CASES = (
     Case("backup_cases", "tests/scamp_service/upkeep/test_backup.py"),
     Case("slurm_cases", "tests/deploy/test_slurm.py"),
     Case("unit_cases", "tests/deploy/test_units.py"),
+    Case("kuberay_objects", "tests/deploy/test_kubernetes.py::test_an_object_is_valid"),
+    Case("kuberay_cases", "tests/deploy/test_kubernetes.py"),
 )
 
 

@@ -80,7 +80,8 @@ def test_the_image_gets_every_package_and_nothing_that_was_made_in_the_checkout(
 
 
 def test_every_yaml_file_is_well_formed() -> None:
-    listed = subprocess.run(["git", "ls-files", "*.yaml", "*.yml"], cwd=ROOT, capture_output=True, text=True)
+    names = ("*.yaml", "*.yml", ":!deploy/kubernetes/chart/templates")  # helm makes YAML of those
+    listed = subprocess.run(["git", "ls-files", *names], cwd=ROOT, capture_output=True, text=True)
     files = listed.stdout.split() or ["deploy/ray-cluster.yaml"]
     assert "deploy/ray-cluster.yaml" in files
     rules = "{extends: default, rules: {line-length: {max: 120}, document-start: disable, comments: disable}}"
