@@ -39,7 +39,8 @@ def close_new_files() -> None:
 
 def umask_of_ranks(settings: Settings) -> int:
     """The umask of ranks; -1 for that of this process. A folder for checkpoints that somebody chose may be shared."""
-    return _given_umask if settings.checkpoint_dir else -1
+    is_chosen = settings.checkpoint_cache if settings.checkpoint_url else settings.checkpoint_dir
+    return _given_umask if is_chosen else -1
 
 
 def keep_private(settings: Settings) -> None:

@@ -30,6 +30,8 @@ MIN_TOKEN = 16
 SECRETS = ("api_token", "database_url", "notify", "oidc", "smtp_url")
 """Settings that users' code must not read. They reach our own child processes through a pipe."""
 SECRETS_PIPE = "SCAMP_SECRETS_PIPE"
+OBJECT_STORAGE = ("s3", "gs", "gcs", "az", "abfs", "abfss")
+"""Kinds of URLs that name object storage."""
 
 
 class ProjectSettings(BaseModel):
@@ -75,7 +77,14 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SCAMP_", extra="ignore", env_ignore_empty=True)
 
     data_dir: Path = Field(default=Path.home() / ".scamp", description="database, checkpoints, logs, tokens")
-    checkpoint_dir: str = Field(default="", description="checkpoints, which all hosts must see; default: in data_dir")
+    checkpoint_dir: str = Field(
+        default="",
+        description="checkpoints: a folder that all hosts see, or object storage such as s3://bucket/scamp; "
+        "default: in data_dir",
+    )
+    checkpoint_cache: str = Field(
+        default="", description="each host's folder for checkpoints in object storage; default: in data_dir"
+    )
     database_url: str = Field(default="", description="SQLAlchemy URL; default: SQLite in the data directory")
     host: str = Field(default="127.0.0.1", description="address that the API listens on")
     port: int = Field(default=8100, description="port of the API; unset: 8100 or the next free one", ge=1, le=65535)
@@ -216,9 +225,19 @@ class Settings(BaseSettings):
 
     @field_validator("checkpoint_dir")
     @classmethod
+    def _folder_or_objects(cls, folder: str) -> str:
+        kind, separator, place = folder.partition("://")
+        if not separator:
+            return _absolute_path(folder) if folder else ""
+        if kind not in OBJECT_STORAGE or not place.strip("/"):
+            raise ValueError(f"must be a folder, or a bucket: {', '.join(f'{kind}://' for kind in OBJECT_STORAGE)}")
+        if "?" in place or ":" in place.partition("/")[0].partition("@")[0]:
+            raise ValueError("must have no password: credentials come from the environment, as AWS_ACCESS_KEY_ID")
+        return folder.rstrip("/")
+
+    @field_validator("checkpoint_cache")
+    @classmethod
     def _absolute_if_any(cls, folder: str) -> str:
-        if "://" in folder:
-            raise ValueError("must be a folder; mount the storage on each host")
         return _absolute_path(folder) if folder else ""
 
     def expect_access(self, *, has_users: bool = False) -> None:
@@ -283,7 +302,13 @@ class Settings(BaseSettings):
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints on this host, absolute."""
-        return Path(self.checkpoint_dir or self.data_dir / "checkpoints")
+        chosen = self.checkpoint_cache if self.checkpoint_url else self.checkpoint_dir
+        return Path(chosen or self.data_dir / "checkpoints")
+
+    @property
+    def checkpoint_url(self) -> str:
+        """The object storage that has the checkpoints; empty if a folder has them."""
+        return self.checkpoint_dir if "://" in self.checkpoint_dir else ""
 
     @property
     def url(self) -> str:
@@ -314,7 +339,8 @@ def _networks(text: str) -> tuple[Network, ...]:
 def _mistake(error: Any) -> str:
     """One error of a ``ValidationError``, as a sentence that names the environment variable."""
     name = str(error["loc"][0])
-    value = "" if name in SECRETS else f" is {error['input']!r}, but"
+    is_secret = name in SECRETS or "://" in str(error["input"])  # somebody may have put a password into it
+    value = "" if is_secret else f" is {error['input']!r}, but"
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input should ").removeprefix("must ")
     return f"SCAMP_{name.upper()}{value} must {message}"
 

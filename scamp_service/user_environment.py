@@ -20,7 +20,7 @@ ALLOWED = (
     *("UCX_*", "FI_*", "RDMAV_*"),  # fabrics between hosts, which NCCL's plug-ins use
     *("OMP_*", "KMP_*", "GOMP_*", "MKL_*", "OPENBLAS_*", "DNNL_*", "ONEDNN_*"),
     *("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_*"),
-    *("SCAMP_DATA_DIR", "SCAMP_CHECKPOINT_DIR"),
+    *("SCAMP_DATA_DIR", "SCAMP_CHECKPOINT_DIR", "SCAMP_CHECKPOINT_CACHE"),
     PASS_ENVIRONMENT,
 )
 """Names, with ``*`` for any characters."""

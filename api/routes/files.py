@@ -13,7 +13,8 @@ from api.routes.sent_file import sent_file
 from api.views.files import FileView, file_view
 from api.views.view import Page
 from scamp_service.errors import NotFound
-from scamp_service.exchange.trial_files import archive, counted_checkpoint, list_kept, open_kept
+from scamp_service.exchange.trial_files import archive, bring, counted_checkpoint, list_kept, open_kept
+from scamp_service.remote.copies import copies_of
 
 router = APIRouter(prefix="/v1/studies/{study_id}/trials/{number}", tags=["trials"])
 
@@ -51,9 +52,12 @@ def get_checkpoint(study_id: StudyId, number: Number, store: TheStore, settings:
     """
     trial = store.trials.numbered(study_id, number)
     last = store.attempts.checkpoints([trial.id]).get(trial.id)
-    checkpoint = counted_checkpoint(settings.checkpoints, trial, last)
+    copies = copies_of(settings, store.identity())
+    checkpoint = counted_checkpoint(settings.checkpoints, trial, last, copies)
     if checkpoint is None:
         raise NotFound(f"trial {number} of study {study_id} has no checkpoint")
+    if copies is not None:
+        bring(copies, checkpoint)
     name = f"study-{study_id}-trial-{number}-step-{checkpoint.step}.tar"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(archive(settings.checkpoints, checkpoint), media_type="application/x-tar", headers=headers)

@@ -43,12 +43,16 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 def backup(file: BackupFile, data_dir: DataDir = None) -> None:
     """Write database, checkpoints, files of trials and calibrations into FILE, also while a service runs.
 
-    FILE is replaced once the new one is whole. It has users' code and secrets: keep it private.
+    FILE is replaced once the new one is whole. It has users' code and secrets: keep it private. Checkpoints in object
+    storage stay where they are.
     """
     from scamp_service.upkeep.backup import backup as write
 
-    manifest = write(settings_of(data_dir=data_dir), file)
+    settings = settings_of(data_dir=data_dir)
+    manifest = write(settings, file)
     out.print(f"{file}: {len(manifest['sha256'])} files, {file.stat().st_size / 2**20:.1f} MiB", markup=False)
+    if settings.checkpoint_url:
+        out.print(f"checkpoints are not in it: they stay in {settings.checkpoint_url}", markup=False)
 
 
 @app.command()

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from scamp_service.errors import NotFound, Unavailable
 from scamp_service.model import Trial
+from scamp_service.remote.copies import Copies, NotStored
 from workloads.files.untrusted import names_in, open_folder, open_in, open_plain
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.trial import ARTIFACTS, checked_name, kept_files
@@ -53,10 +54,26 @@ def open_kept(root: Path, trial_id: int, name: str) -> BinaryIO:
         raise _unread(f"the file {name[:100]!r} of the trial cannot be read", error) from None
 
 
-def counted_checkpoint(root: Path, trial: Trial, last: CheckpointName | None) -> CheckpointName | None:
-    """The checkpoint by which a trial counts: that of its best report if this is kept, or else the ``last`` one."""
+def counted_checkpoint(
+    root: Path, trial: Trial, last: CheckpointName | None, copies: Copies | None = None
+) -> CheckpointName | None:
+    """The checkpoint by which a trial counts: that of its best report if this is kept, or else the ``last`` one.
+
+    It may be among the ``copies`` in object storage.
+    """
     best = None if trial.best_step is None else CheckpointName(trial.id, trial.best_step)
-    return best if best is not None and _is_folder(root, best) else last
+    if best is None or best == last:
+        return last
+    is_kept = _is_folder(root, best) or (copies is not None and copies.manifest(best) is not None)
+    return best if is_kept else last
+
+
+def bring(copies: Copies, checkpoint: CheckpointName) -> None:
+    """Have a checkpoint on this host. Raises ``NotFound`` and ``Unavailable``."""
+    try:
+        copies.bring(checkpoint)
+    except NotStored as error:
+        raise NotFound(f"{error}: it may still be on the host that trains") from None
 
 
 def archive(root: Path, checkpoint: CheckpointName) -> Iterator[bytes]:

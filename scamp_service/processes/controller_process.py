@@ -42,6 +42,8 @@ from scamp_service.processes.keeper import Keeper
 from scamp_service.processes.news import News
 from scamp_service.processes.supervise import end_ray, lock_data_dir, ray_address_file, try_to_start
 from scamp_service.processes.sweeper import Remover, Sweeper
+from scamp_service.remote.copies import copies_of, expect_storage
+from scamp_service.remote.process import mirroring
 from scamp_service.search.running.threads import ThreadProposer
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import device_kind_of, device_kinds_of, speed_words
@@ -114,6 +116,7 @@ def run_study(
     settings.expect_autoscaler()
     expect_rehearsal(settings.rehearsal_gpus)
     settings.expect_receivers([*settings.notify, *spec.notify])
+    expect_storage(settings)
     expect_listener(settings.ray_address)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
@@ -237,7 +240,9 @@ def controlling(
             stack.callback(calibrator.end)
         if not settings.ray_address:
             settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir, starting)})
-        remover = Remover()
+        copies = copies_of(settings, store.identity())
+        stack.enter_context(mirroring(settings, copies.objects.url if copies else ""))
+        remover = Remover(copies)
         leadership = Leadership(store.leases, settings.lease_seconds, wall_clock=store.now)
         stack.callback(leadership.resign)
         keeper = stack.enter_context(Keeper(leadership, settings.lease_seconds))

@@ -33,6 +33,7 @@ from scamp_service.files import FULL, TOO_MANY_FILES, keep_private, trouble_with
 from scamp_service.host import allow_many_files
 from scamp_service.processes.addresses import take_port, write_server_file
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
+from scamp_service.remote.copies import expect_storage
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
 from scamp_service.store.database import expect_shared_database
 from scamp_service.temporary import remove_forgotten
@@ -85,6 +86,7 @@ class Service:
         settings.expect_autoscaler()
         expect_rehearsal(settings.rehearsal_gpus)
         settings.expect_receivers(settings.notify)
+        expect_storage(settings)
         self._lock = lock_data_dir(settings.data_dir)
         keep_private(settings)
         remove_forgotten()

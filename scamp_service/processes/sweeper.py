@@ -12,8 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
+from scamp_service.errors import InvalidInput, Unavailable
+from scamp_service.remote.copies import Copies
+from scamp_service.remote.layout import pause_seconds
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from workloads.files import untrusted
@@ -31,10 +35,14 @@ DAY_SECONDS = 24 * 3600.0
 
 
 class Remover:
-    """Removes files and folders in a daemon thread: a network file system may not answer for hours."""
+    """Removes folders of trials in a daemon thread: a network file system may not answer for hours.
 
-    def __init__(self) -> None:
+    Their ``copies`` in object storage go with them, if there are any.
+    """
+
+    def __init__(self, copies: Copies | None = None) -> None:
         self._thread = threading.Thread()
+        self._copies = copies
 
     def is_busy(self) -> bool:
         """Whether what was begun last has not ended."""
@@ -43,8 +51,24 @@ class Remover:
     def begin(self, paths: Sequence[Path]) -> None:
         """Remove ``paths``, one after another, with all in them. Only one call at a time may be under way."""
         assert not self.is_busy()
-        self._thread = threading.Thread(target=_remove_all, args=(paths,), name="remover", daemon=True)
+        self._thread = threading.Thread(target=self._remove, args=(paths,), name="remover", daemon=True)
         self._thread.start()
+
+    def _remove(self, paths: Sequence[Path]) -> None:
+        _remove_all(paths)
+        if self._copies is not None:
+            for path in paths:
+                self._remove_stored(self._copies, int(path.name))
+
+    def _remove_stored(self, copies: Copies, trial_id: int) -> None:
+        """Remove the copies of a trial, as soon as the storage lets us: the rows that name them are still there."""
+        for num_failures in count(1):
+            try:
+                copies.remove(trial_id)
+                return
+            except (Unavailable, InvalidInput) as error:
+                log.warning("checkpoints of a removed trial are still there, and removed later: %s", error)
+            time.sleep(pause_seconds(num_failures))
 
 
 @dataclass(slots=True)

@@ -35,6 +35,8 @@ WHERE checkpoint_step >= 0 AND finished_at IS NULL GROUP BY trial_id
 def backup(settings: Settings, file: Path) -> dict[str, Any]:
     """Write everything of this service into ``file``, and return its manifest. A service may run meanwhile.
 
+    Checkpoints in object storage stay there: the database that is restored finds them under its own name.
+
     ``file`` is replaced once the new one is whole. Raises ``Unavailable``.
     """
     if not settings.database_url and not (settings.data_dir / DATABASE).exists():
@@ -108,7 +110,7 @@ def _linked(settings: Settings, copy: Path) -> Iterator[Path | None]:
     Ranks delete old checkpoints. So they are linked before and after the database is copied, until those from which it
     resumes are all there.
     """
-    if not settings.checkpoints.is_dir():
+    if settings.checkpoint_url or not settings.checkpoints.is_dir():
         write_copy(settings.url, copy)
         yield None
         return

@@ -15,6 +15,8 @@ from scamp.addresses import running_server
 from scamp_service.errors import Unavailable
 from scamp_service.files import OTHERS, trouble_with, with_remedy
 from scamp_service.processes.supervise import lock_data_dir, unusable
+from scamp_service.remote.copies import probe
+from scamp_service.remote.objects import Objects
 from scamp_service.settings import LOOPBACK, Settings
 from scamp_service.store.database import Database, expect_shared_database
 from scamp_service.upkeep.finding import Doubt
@@ -107,14 +109,17 @@ def database(settings: Settings) -> str:
 
 def checkpoints(settings: Settings) -> str:
     """They can be written and read, where all hosts see them."""
-    folder = settings.checkpoints
+    folder, url = settings.checkpoints, settings.checkpoint_url
     try:
         _write_in(_nearest(folder))
     except OSError as error:
         raise Unavailable(
             f"no checkpoint can be written in {folder}: {with_remedy(error)}; make it writable, or set "
-            "SCAMP_CHECKPOINT_DIR to another folder"
+            f"{'SCAMP_CHECKPOINT_CACHE' if url else 'SCAMP_CHECKPOINT_DIR'} to another folder"
         ) from None
+    if url:
+        probe(Objects(url))
+        return f"{url}: written, listed, read and removed; on this host in {folder}"
     is_far = settings.ray_address.rpartition(":")[0].strip("[]") not in ("", *LOOPBACK)
     if is_far and not settings.checkpoint_dir:
         raise Doubt("the hosts of a Ray cluster need one folder for checkpoints: set SCAMP_CHECKPOINT_DIR on each")

@@ -24,7 +24,8 @@ from scamp_service.store.store import Store
         ("SCAMP_LEASE_SECONDS", "inf", "SCAMP_LEASE_SECONDS is 'inf', but must be less than or equal to 3600"),
         ("SCAMP_LEASE_SECONDS", "nan", "SCAMP_LEASE_SECONDS is 'nan'"),
         ("SCAMP_DEVICE_MIBS", "128,x", "SCAMP_DEVICE_MIBS is '128,x', but must be whole MiB"),
-        ("SCAMP_CHECKPOINT_DIR", "s3://b", "SCAMP_CHECKPOINT_DIR is 's3://b', but must be a folder"),
+        ("SCAMP_CHECKPOINT_DIR", "ftp://b", "SCAMP_CHECKPOINT_DIR must be a folder, or a bucket: s3://"),
+        ("SCAMP_CHECKPOINT_DIR", "s3://key:secret@b", "SCAMP_CHECKPOINT_DIR must have no password"),
     ],
 )
 def test_a_wrong_variable_is_named_in_one_line(

@@ -70,6 +70,8 @@ class Ranks:
             "stop_after": None,
             "stopped_rank": 0,
             "guard": True,
+            "attempt": 1,
+            "is_mirrored": False,
             **options,
         }
         while len(self._ranks) < plan.world_size:

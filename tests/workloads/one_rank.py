@@ -77,6 +77,8 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         resume=CheckpointName(TRIAL, order["resume_step"]) if order["resume_step"] else None,
         metrics=[order["metric"]],
         guard=order["guard"],
+        attempt=order["attempt"],
+        is_mirrored=order["is_mirrored"],
         donor=Donor(CheckpointName(TRIAL, order["donor_step"]), order["donor_params"]) if order["donor_step"] else None,
     )
     store = FileStore(order["store"], plan.world_size) if plan.world_size > 1 else None

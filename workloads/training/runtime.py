@@ -34,14 +34,14 @@ from workloads.training.attempt.loop import Loop
 from workloads.training.attempt.rank import TrainingRank
 from workloads.training.attempt.reporter import Reporter
 from workloads.training.building import build_model
-from workloads.training.checkpoints import checkpoint
+from workloads.training.checkpoints import checkpoint, outbox
 from workloads.training.checkpoints.folders import expect_shared_folder
 from workloads.training.checkpoints.intact import newest_intact
-from workloads.training.checkpoints.name import Donor, trial_folder
+from workloads.training.checkpoints.name import CheckpointName, Donor, trial_folder
 from workloads.training.data.data_checks import expect_data, expect_order
 from workloads.training.data.feed import feeding
 from workloads.training.data.order import SampleOrder
-from workloads.training.faults import HostFault
+from workloads.training.faults import HostFault, StorageFault
 from workloads.training.gang import process_group
 from workloads.training.memory import budget
 from workloads.training.packs.pack import Member, Pack
@@ -124,7 +124,8 @@ def _train(
     workload = _loaded(job, rank)
     base_batch = scaled_from(workload)  # with AdaScale, whose optimizer steps may count as several; else None
     epoch_length = SampleOrder(workload, job.seed).epoch_length
-    job = _from_an_intact_checkpoint(job.in_optimizer_steps(epoch_length, base_batch or job.plan.batch), rank)
+    job = job.in_optimizer_steps(epoch_length, base_batch or job.plan.batch)
+    job = _from_an_intact_checkpoint(job, rank, reporter)
     begun, first = _start_of(job) if base_batch else (job.begin, 0)
     steps, is_evaluated = range(begun, begun + job.most_steps), None if base_batch else job.is_evaluated
     with ExitStack() as stack:
@@ -133,13 +134,13 @@ def _train(
         mesh = stack.enter_context(process_group(job.plan, rank, rendezvous, device))
         warm_up(device, mesh)
         feed.open()
-        if mesh is not None:
+        if mesh is not None and not job.is_mirrored:
             expect_shared_folder(trial_folder(job.checkpoint_root, job.trial_id))
         if job.code_dir is not None:
             import_early(type(workload), job.code_dir)
         baseline = budget.baseline(device)
         with member.pack.limit.lifted() if member is not None else nullcontext():
-            fill = _first_weights(job, workload)
+            fill = _first_weights(job, workload, reporter)
             fill = member.sharing(fill) if member is not None else fill
             model = build_model(workload, job.plan, job.seed, device, mesh, fill)
             if member is not None:
@@ -169,14 +170,34 @@ def _loaded(job: TrainingJob, rank: int) -> Workload:
     return workload
 
 
-def _from_an_intact_checkpoint(job: TrainingJob, rank: int) -> TrainingJob:
-    """The job, resuming from an older checkpoint of its trial if the wanted one is damaged."""
-    if job.resume is None or job.resume.trial_id != job.trial_id:
+def _from_an_intact_checkpoint(job: TrainingJob, rank: int, reporter: Reporter) -> TrainingJob:
+    """The job, resuming from an older checkpoint of its trial if the wanted one is damaged, or not to be had."""
+    if job.resume is None:
         return job
-    intact, why = newest_intact(job.checkpoint_root, job.resume)
+    if job.resume.trial_id != job.trial_id:
+        _fetch(job, job.resume, reporter)
+        return job
+    unfetched = _unfetched(job, job.resume, reporter, or_older=True)
+    intact, why = newest_intact(job.checkpoint_root, job.resume, unfetched)
     if why and rank == 0:
         print(f"{why}; training continues from step {intact.step}", flush=True)
     return replace(job, resume=intact)
+
+
+def _unfetched(job: TrainingJob, name: CheckpointName, reporter: Reporter, *, or_older: bool = False) -> str:
+    """Have a mirrored checkpoint on this host; returns why that cannot be. Raises ``StorageFault``."""
+    if not job.is_mirrored:
+        return ""
+    try:
+        return outbox.fetch(job.checkpoint_root, name, or_older=or_older, lives=lambda: reporter.progressed(0))
+    except outbox.NotFetched as error:
+        raise StorageFault(str(error)) from None
+
+
+def _fetch(job: TrainingJob, name: CheckpointName, reporter: Reporter) -> None:
+    """Have a checkpoint of another trial on this host. Raises ``StorageFault``."""
+    if why := _unfetched(job, name, reporter):
+        raise StorageFault(f"a checkpoint of another trial, with which this one begins, cannot be had: {why}")
 
 
 def _start_of(job: TrainingJob) -> tuple[int, int]:
@@ -187,14 +208,14 @@ def _start_of(job: TrainingJob) -> tuple[int, int]:
     return num_steps, num_samples - num_steps * job.plan.batch
 
 
-def _first_weights(job: TrainingJob, workload: Workload) -> Callable[[nn.Module], None] | None:
+def _first_weights(job: TrainingJob, workload: Workload, reporter: Reporter) -> Callable[[nn.Module], None] | None:
     """The function that fills a new model with other weights than those that it draws; None: there is none."""
     if job.resume is not None:
         return None
-    return workload.load_weights if job.donor is None else _inheriting(job, workload, job.donor)
+    return workload.load_weights if job.donor is None else _inheriting(job, workload, job.donor, reporter)
 
 
-def _inheriting(job: TrainingJob, workload: Workload, donor: Donor) -> Callable[[nn.Module], None]:
+def _inheriting(job: TrainingJob, workload: Workload, donor: Donor, reporter: Reporter) -> Callable[[nn.Module], None]:
     """Fills the candidate's whole model with weights of the donor's, as the workload says."""
     if type(workload).inherit is Workload.inherit:
         raise WorkloadError(
@@ -203,6 +224,7 @@ def _inheriting(job: TrainingJob, workload: Workload, donor: Donor) -> Callable[
         )
 
     def fill(model: nn.Module) -> None:
+        _fetch(job, donor.checkpoint, reporter)
         parent = load_workload(job.candidate.workload, job.code_dir)(donor.params).build_model()
         checkpoint.load_whole(job.checkpoint_root, donor.checkpoint, parent)
         workload.inherit(model, parent, donor.params)

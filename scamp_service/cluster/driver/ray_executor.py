@@ -33,6 +33,7 @@ from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.rank import rank_class
 from scamp_service.control.executor import GangStatus, Order
 from scamp_service.host import source_hash
+from scamp_service.remote.copies import stored_at
 from scamp_service.settings import Settings
 from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 
@@ -77,7 +78,7 @@ class RayExecutor:
         ``has_news`` is called, in any thread, when a rank has answered.
         """
         self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
-        self._folders = Folders.of_controller(settings, checkpoint_root)
+        self._folders = Folders.of_controller(settings, checkpoint_root, stored_at(settings, term.identity))
         self._identity, self._namespace = term.identity, namespace_of(term.identity)
         self._term, self._may_act = term.number, term.may_act
         self._has_news = has_news

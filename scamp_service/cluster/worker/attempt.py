@@ -118,6 +118,7 @@ class Training:
             code_dir=self._unpack(order.candidate.code) if order.candidate.code else None,
             budget_bytes=order.mib_of(rank) * MIB + brought,
             checkpoint_root=self.folders.checkpoints,
+            is_mirrored=self.folders.url != "",
         )
         return self.train(job, rank, world, self._store(rank, world), self.reports, self.pack)
 

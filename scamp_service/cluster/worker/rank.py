@@ -22,6 +22,7 @@ from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient, is_waiti
 from scamp_service.cluster.worker.answers import Ended, RankStatus
 from scamp_service.cluster.worker.attempt import Training
 from scamp_service.cluster.worker.folders import Folders
+from scamp_service.cluster.worker.host_mirror import keep_mirror
 from scamp_service.cluster.worker.line_writer import LineWriter
 from scamp_service.cluster.worker.report_queue import ReportQueue
 from scamp_service.cluster.worker.whereabouts import whereabouts
@@ -81,6 +82,8 @@ class Rank:
         self._output = LineWriter()
         self._code: str | None = None
         self._folders = folders.here()
+        is_controllers = self._folders.kernel == folders.kernel
+        keep_mirror(self._folders, namespace, lease_seconds, is_controllers=is_controllers)
         close_environment(pass_environment)
         self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
         self._changed = threading.Condition()

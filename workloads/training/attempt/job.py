@@ -23,7 +23,8 @@ class TrainingJob:
     With ``best_of`` (``maximize`` or ``minimize``) each evaluation with a better value of the first metric is followed
     by a checkpoint, which is kept; ``best`` is what earlier attempts have reached: the value, and its step. With
     ``guard`` the training checks now and then that its curve does not depend on how a batch is divided. In a pack
-    ``shared_bytes`` of the budget are frozen weights, which its members have once.
+    ``shared_bytes`` of the budget are frozen weights, which its members have once. Where checkpoints are mirrored
+    (``is_mirrored``), ``checkpoint_root`` is a folder of each host, and object storage has what they share.
     """
 
     candidate: Candidate
@@ -48,6 +49,7 @@ class TrainingJob:
     best: tuple[float, int] | None = None
     guard: bool = True
     shared_bytes: int = 0
+    is_mirrored: bool = False
 
     @property
     def last_step(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import time
 from collections.abc import Mapping
 
@@ -10,7 +11,7 @@ import torch
 
 from estimators.learning import AttemptPhase
 from workloads.training.attempt.rank import TrainingRank
-from workloads.training.checkpoints import checkpoint
+from workloads.training.checkpoints import checkpoint, outbox
 from workloads.training.checkpoints.folders import remove
 from workloads.training.checkpoints.kept import KeptState
 from workloads.training.checkpoints.name import CheckpointName, trial_folder, written_checkpoints
@@ -30,6 +31,7 @@ class Saving:
         self._saved_at = -math.inf  # when it was done, by the monotonic clock
         self._kept = KeptState(rank.workload, rank.model, rank.optimizer)
         self._is_told = False  # that some attributes are not kept
+        self._unstored = ""  # what was last printed about checkpoints that are not in object storage
         self._best: tuple[float, int] | None = None  # the best value of a trial that counts by it, and its step
 
     def resume(self) -> int:
@@ -39,9 +41,11 @@ class Saving:
         """
         job = self._rank.job
         start = self._loaded()
-        if job.resume is None and self._rank.is_first:  # of attempts whose curve does not count
+        if job.resume is None and (self._rank.is_first or job.is_mirrored):  # of attempts whose curve does not count
             for forgotten in written_checkpoints(job.checkpoint_root, job.trial_id):
                 remove(forgotten.folder(job.checkpoint_root))
+            if job.is_mirrored and self._rank.is_first and job.attempt > 1:
+                outbox.forget(job.checkpoint_root, job.trial_id, before=job.attempt)
         if job.best is not None and job.best[1] <= start // job.unit_steps:  # a later one is evaluated again
             self._best = job.best
         return start
@@ -100,11 +104,32 @@ class Saving:
             needed = {*rank.reporter.needed_checkpoints()}
             if self._best is not None:
                 needed.add(CheckpointName(job.trial_id, self._best[1]))
-            checkpoint.save(job.checkpoint_root, name, rank.model, rank.optimizer, needed, self._kept.values())
+            attempt = job.attempt if job.is_mirrored else None
+            values = self._kept.values()
+            checkpoint.save(job.checkpoint_root, name, rank.model, rank.optimizer, needed, values, attempt)
         self._tell()
+        if job.is_mirrored and rank.is_first:
+            self._tell_unstored(name)
         self._saved_at = time.monotonic()
         self._seconds = self._saved_at - began
-        self._resuming.begin(name, self._kept.left_out)
+        self._resuming.begin(name, self._kept.left_out, needed)
+
+    def _tell_unstored(self, newest: CheckpointName) -> None:
+        """Say once that the checkpoint before ``newest`` is only on this host, and once that it no longer is."""
+        root = self._rank.job.checkpoint_root
+        now = time.time()
+        waits = [each for each in outbox.waiting(root, newest.trial_id) if each.name < newest and each.is_late(now)]
+        words = f"since {time.strftime('%F %T', time.localtime(waits[0].since))}" if waits else ""
+        if words != self._unstored:
+            reason = f": {waits[-1].why}" if waits and waits[-1].why else ""
+            steps = ", ".join(str(each.name.step) for each in waits)
+            print(
+                f"checkpoints are only on host {socket.gethostname()} {words}, those of step {steps}{reason}"
+                if waits
+                else f"all checkpoints before that of step {newest.step} are in object storage",
+                flush=True,
+            )
+        self._unstored = words
 
     def _tell(self) -> None:
         """Say once which attributes a resumed training would not have."""

@@ -28,7 +28,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from workloads.files.untrusted import open_plain
 from workloads.parallel.optimizers.zero1 import ZeroOptimizer
 from workloads.refusals import WorkloadError
-from workloads.training.checkpoints.agreed import barrier, from_rank_0, of_all_stages, rank
+from workloads.training.checkpoints import outbox
+from workloads.training.checkpoints.agreed import Place, barrier, from_rank_0, of_all_stages, place_of, rank
 from workloads.training.checkpoints.chunks import in_chunks
 from workloads.training.checkpoints.folders import (
     commit,
@@ -60,18 +61,25 @@ def save(
     optimizer: torch.optim.Optimizer,
     needed: Collection[CheckpointName] = (),
     kept: Kept = NOTHING_KEPT,
+    mirrored_attempt: int | None = None,
 ) -> Path:
     """Write a checkpoint, delete all earlier ones of the trial except the last two, and return its folder.
 
     All ranks call it at the same step. All attempts of a trial train the same curve, so an existing checkpoint is kept.
-    Rank 0 says which other checkpoints are ``needed`` (see ``retention``). Raises ``StorageFault``.
+    Rank 0 says which other checkpoints are ``needed`` (see ``retention``). Checkpoints of a ``mirrored_attempt`` may be
+    spread over the folders of several hosts (see ``outbox``), of which all but rank 0's are pushed here. Raises
+    ``StorageFault``.
     """
     target = checkpoint.folder(root)
     with explained(f"the checkpoint of step {checkpoint.step} cannot be written to {target.parent}"):
-        _save(root, checkpoint, model, optimizer, kept)
-        if rank() == 0:
+        place = _save(root, checkpoint, model, optimizer, kept, mirrored_attempt)
+        if place.is_spread:
+            needed = of_all_stages({"needed": list(needed)} if rank() == 0 else {})["needed"]
+        if place.leads:
             for old in outdated(written_checkpoints(root, checkpoint.trial_id), checkpoint, needed):
                 remove(old.folder(root))
+            if rank() != 0:
+                outbox.push(root, checkpoint, (), ends=False)
         barrier()
     return target
 
@@ -181,13 +189,22 @@ def load_whole(root: Path, checkpoint: CheckpointName, model: nn.Module) -> None
 
 
 def _save(
-    root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: torch.optim.Optimizer, kept: Kept
-) -> None:
+    root: Path,
+    checkpoint: CheckpointName,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    kept: Kept,
+    mirrored_attempt: int | None,
+) -> Place:
     target = checkpoint.folder(root)
     target.parent.mkdir(parents=True, exist_ok=True)
-    if rank() == 0:
+    place = place_of(target.parent, is_shared=mirrored_attempt is None)
+    if place.leads:
         remove_unfinished(target.parent)  # now, because they may be what fills the disk
-    staged = unfinished(target, from_rank_0(uuid.uuid4().hex))
+    if place.is_spread:
+        barrier()  # the first of this folder may not be rank 0, for whom all wait below
+    unique = from_rank_0(uuid.uuid4().hex)
+    staged, tag = unfinished(target, unique), "" if mirrored_attempt is None else f"{mirrored_attempt}-{unique}"
     try:
         tensors, scalars = _optimizer_state(model, optimizer, _prefix(optimizer))
         state = {**_model_state(model), **_kept_state(model), **tensors}
@@ -201,7 +218,8 @@ def _save(
         spread = of_all_stages({key: True for key, state in tensors.items() if isinstance(state, DTensor)})
         names = of_all_stages(_exported_names(model))
         if rank() == 0:
-            expect_whole(staged, written)
+            if not place.is_spread:
+                expect_whole(staged, written)
             values = {
                 "step": checkpoint.step,
                 "groups": _group_values(optimizer),
@@ -214,15 +232,16 @@ def _save(
             }
             write_json(staged / "scalars.json", values)
             torch.save(kept, staged / _KEPT)
-        write_sums(staged, checkpoint)
-        if rank() == 0:
-            if target.exists() and damage(target, checkpoint):
+        write_sums(staged, checkpoint, tag, leads=place.leads)
+        if place.leads:
+            if target.exists() and (place.is_spread or damage(target, checkpoint)):  # parts of two saves must not mix
                 remove(target)
             commit(staged, target)
     except BaseException:
-        if rank() == 0:  # the others must not: rank 0 may be about to commit it
+        if place.leads:  # the others must not: it may be about to commit it
             shutil.rmtree(staged, ignore_errors=True)
         raise
+    return place
 
 
 def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with_options: bool) -> Kept:

@@ -6,25 +6,31 @@ written. Whoever reads a checkpoint compares them; one from before there were su
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
-from workloads.files.untrusted import NotPlain, open_plain
+from workloads.files.sums import sum_of
+from workloads.files.untrusted import NotPlain
 from workloads.training.checkpoints.agreed import of_all_stages, rank
 from workloads.training.checkpoints.folders import explained, read_json, write_json
 from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
 from workloads.training.faults import StorageFault
 
 SUMS = "sums.json"
-_CHUNK_BYTES = 2**20
 
 
-def write_sums(staged: Path, name: CheckpointName) -> None:
-    """Write the checksums of all files in ``staged``, and that it is the checkpoint ``name``; all ranks call it."""
+def write_sums(staged: Path, name: CheckpointName, tag: str = "", *, leads: bool) -> None:
+    """Write the checksums of all files in ``staged``, and that it is the checkpoint ``name``; all ranks call it.
+
+    One rank for each folder ``leads``. For the mirror (``outbox``) there is also the ``tag`` of this save, and how many
+    bytes the files have.
+    """
     mine = [path for path in sorted(staged.iterdir()) if _writer(path) == rank()]
-    sums = of_all_stages({path.name: _sum_of(staged, path.name) for path in mine})
-    if rank() == 0:
-        write_json(staged / SUMS, {"trial_id": name.trial_id, "step": name.step, "crc32": sums})
+    sums = of_all_stages({path.name: sum_of(staged, path.name) for path in mine})
+    if leads:
+        values = {"trial_id": name.trial_id, "step": name.step, "crc32": {file: crc for file, (crc, _) in sums.items()}}
+        if tag:
+            values |= {"tag": tag, "bytes": {file: num_bytes for file, (_, num_bytes) in sums.items()}}
+        write_json(staged / SUMS, values)
 
 
 def damage(folder: Path, name: CheckpointName | None = None) -> str:
@@ -40,7 +46,7 @@ def damage(folder: Path, name: CheckpointName | None = None) -> str:
         return f"it is that of step {owner.step} of trial {owner.trial_id}"
     for file, expected in sums.items():
         try:
-            sum_now = _sum_of(folder, file)
+            sum_now, _ = sum_of(folder, file)
         except (FileNotFoundError, NotPlain) as error:
             return f"{error.strerror}: {error.filename}"
         if sum_now != expected:
@@ -54,15 +60,15 @@ def expect_intact(folder: Path, name: CheckpointName | None = None) -> None:
         raise StorageFault(f"{_message_start(folder)}: {why}")
 
 
-def newest_intact(root: Path, newest: CheckpointName) -> tuple[CheckpointName, str]:
+def newest_intact(root: Path, newest: CheckpointName, unfetched: str = "") -> tuple[CheckpointName, str]:
     """``newest``, or the newest older one of its trial that is intact, with the reason in words.
 
-    One that is not there is returned all the same: whoever loads it says what to do. Raises ``StorageFault`` if none is
-    intact.
+    One that is not there is returned all the same, because whoever loads it says what to do; not if ``unfetched`` says
+    why the mirror could not bring it. Raises ``StorageFault`` if none is intact.
     """
     folder = newest.folder(root)
     with explained(_message_start(folder)):
-        why = damage(folder, newest)
+        why = damage(folder, newest) if folder.exists() else unfetched
         if not why:
             return newest, ""
         older = [
@@ -89,11 +95,3 @@ def _writer(path: Path) -> int:
     """The rank that has written a file of tensors; 0 for all others."""
     number = path.name.removeprefix("__").partition("_")[0]
     return int(number) if number.isdigit() else 0
-
-
-def _sum_of(folder: Path, name: str) -> int:
-    total = 0
-    with open_plain(folder, name) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            total = zlib.crc32(chunk, total)
-    return total

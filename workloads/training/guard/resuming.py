@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from scamp.workload.seeds import drawn_from, kept_generators, seed_everything
 from workloads.parallel.forward_state.snapshot import has_fractions
 from workloads.refusals import in_enough_digits
 from workloads.training.attempt.rank import TrainingRank
+from workloads.training.checkpoints import outbox
 from workloads.training.checkpoints.folders import explained, read_json, replace_json
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.guard.division import is_left_out
@@ -75,9 +76,13 @@ class Record:
 
 @dataclass(slots=True)
 class _Awaited:
-    """A checkpoint whose next steps are recorded; it was written after ``num_steps`` steps of this attempt."""
+    """A checkpoint whose next steps are recorded; it was written after ``num_steps`` steps of this attempt.
+
+    Others are ``needed`` as well.
+    """
 
     name: CheckpointName
+    needed: Collection[CheckpointName]
     num_steps: int
     record: Record
 
@@ -108,17 +113,17 @@ class ResumeGuard:
         self._before = listed[0] if listed[0] and listed[0].steps == job.steps else None
         self._wants_change = self._before is not None
 
-    def begin(self, name: CheckpointName, left_out: Mapping[str, str]) -> None:
-        """Record the next steps: the checkpoint ``name`` was written, which counts from then on.
+    def begin(self, name: CheckpointName, left_out: Mapping[str, str], needed: Collection[CheckpointName]) -> None:
+        """Record the next steps: the checkpoint ``name`` was written, which counts from then on; others are ``needed``.
 
         It counts at once where nobody compares, or where training has ended.
         """
         rank, job = self._rank, self._rank.job
         if not job.guard or name.step * job.unit_steps >= job.steps:
-            self._report(name)
+            self._report(name, needed)
             return
         record = Record(job.plan.to_json(), job.steps, _place(rank.device), dict(left_out))
-        self._awaited.append(_Awaited(name, self._num_steps, record))
+        self._awaited.append(_Awaited(name, needed, self._num_steps, record))
         is_end = name.step * job.unit_steps >= job.last_step
         seconds = 2 * self._sketch_seconds if self._sketch_seconds is not None and not is_end else 0.0
         self._wants_change = rank.any(rank.is_first and (not seconds or self._pace.may_take(seconds, time.monotonic())))
@@ -193,7 +198,7 @@ class ResumeGuard:
                 awaited.record.draws = self._rank.any(self._draws(step)) if is_first else awaited.record.draws
                 self._write(awaited)
                 if is_first:
-                    self._report(awaited.name)
+                    self._report(awaited.name, awaited.needed)
             if after >= _RECORDED[-1]:
                 self._awaited.remove(awaited)
 
@@ -211,8 +216,10 @@ class ResumeGuard:
             with explained(f"the steps after the checkpoint {folder.name} cannot be written to {folder}"):
                 replace_json(folder / RECORD, asdict(awaited.record))
 
-    def _report(self, name: CheckpointName) -> None:
+    def _report(self, name: CheckpointName, needed: Collection[CheckpointName]) -> None:
         if self._rank.is_first:
+            if self._rank.job.is_mirrored:
+                outbox.push(self._rank.job.checkpoint_root, name, needed, ends=True)
             self._rank.reporter.checkpoint(name.step)
 
     def _sketched(self) -> Tensor:
