@@ -16,6 +16,7 @@ from estimators.learning import AttemptPhase
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Offer, Shape
 from placement.option import Option
+from placement.packing.device_time import Watch
 from placement.pipelining.timeline import PipelineStep
 from scamp_service.lifecycle import (
     ENDED_WELL,
@@ -422,6 +423,7 @@ class Attempt:
     ended_at: float | None = None
     pack: str = ""  # of attempts that may share a process: the key of the one that began it; empty: never shares
     shared_mib: int = 0  # MiB of frozen weights, which the attempts of a pack have once
+    load: tuple[Watch, ...] = ()  # how busy its first rank was, minute by minute
 
     @property
     def key(self) -> str:
@@ -534,7 +536,8 @@ class Report:
     ``objectives`` are the names of the study's objectives, and ``best_of`` the direction of the only one if its best
     value counts. ``step_seconds`` is the median of ``timed_steps`` steps, ``check_share`` that of checks in the time,
     ``communication_share`` that of the ranks' steps, ``noise_scale`` that of the gradient in samples, and
-    ``checkpoint_step`` the last committed checkpoint. None, 0 bytes or steps, or a checkpoint of -1 mean nothing new.
+    ``checkpoint_step`` the last committed checkpoint. ``load`` is that of the attempt so far. None, 0 bytes or steps, a
+    checkpoint of -1, or no load mean nothing new.
     """
 
     trial_id: int
@@ -550,6 +553,7 @@ class Report:
     check_share: float = 0.0
     communication_share: float | None = None
     noise_scale: float | None = None
+    load: tuple[Watch, ...] = ()
     best_of: str = ""
 
 

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
 from placement.model import Offer
-from placement.packing.device_time import DeviceTime
+from placement.packing.device_time import DeviceTime, Watch
 from scamp_service.access.model import AuditEntry, Role, Token, User
 from scamp_service.model import Attempt, Choice, Delivery, Event, Json, LogLine, Metric, Sized, Study, Trial
 from scamp_service.store.tallies import Measurements
@@ -121,6 +121,10 @@ def _offer(data: Sequence[Sequence[Any]]) -> Offer:
     return tuple((kind, mib, number) for kind, mib, number in data)
 
 
+def _load(data: Sequence[Sequence[float]]) -> tuple[Watch, ...]:
+    return tuple(map(Watch.from_json, data))
+
+
 class Floats(sa.types.TypeDecorator[Mapping[str, float]]):
     """A mapping of names to floats. NaN and infinity are stored as strings, because JSON has neither."""
 
@@ -205,6 +209,7 @@ _TYPES: Mapping[Any, Any] = {
     Offer: AsJson(_offer),
     Mapping[str, float]: Floats,
     tuple[str, ...]: AsJson(tuple),
+    tuple[Watch, ...]: AsJson(_load),
     tuple[float | None, ...]: FloatList,
     tuple[tuple[float | None, ...], ...]: AsJson(_rows),
 }
@@ -376,6 +381,7 @@ logs = Table(
     Index("ix_scamp_logs_trial", "trial_id", "id"),
 )
 
+DEVICE_TIME = tuple(field.name for field in fields(DeviceTime))
 usage = Table(
     "scamp_usage",
     metadata,

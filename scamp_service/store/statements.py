@@ -169,7 +169,7 @@ REPORT = (
     sa.update(_A)
     .where(_reporting)
     .values({n: _greatest(_A.c[n]) for n in ("measured_bytes", "checkpoint_step", "objective_seq", "timed_steps")})
-    .values(measured_communication_share=_if_given(_A.c.measured_communication_share))
+    .values({n: _if_given(_A.c[n]) for n in ("measured_communication_share", "load")})
     .values(measured_step_seconds=sa.case((_is_newer_time, _step_seconds), else_=_A.c.measured_step_seconds))
     .returning(_A.c.objective_seq, _A.c.timed_steps)
 )
@@ -260,7 +260,7 @@ def move_attempt(legal: tuple[AttemptState, ...], ends: bool) -> Any:
     values = _set("state", *(["ended_at"] if ends else []))
     for name in ("outcome", "detail"):
         values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
-    measured = _A.c.measured_bytes, _A.c.measured_communication_share
+    measured = _A.c.measured_bytes, _A.c.measured_communication_share, _A.c.load
     of_pack = _A.c.trial_id, _A.c.attempt, _A.c.pack, _A.c.shared_mib
     moved = sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values)
     return moved.returning(*_attempt_event, *measured, *of_pack)
@@ -291,7 +291,7 @@ def tally(is_sqlite: bool, is_largest: bool) -> Any:
 def add_usage(is_sqlite: bool) -> Any:
     """INSERT of device time on a day, which adds to what the owner has used in the project on that day."""
     table, statement = schema.usage, _insert(is_sqlite, schema.usage)
-    sums = {name: table.c[name] + statement.excluded[name] for name in ("device_seconds", "mib_seconds")}
+    sums = {name: table.c[name] + statement.excluded[name] for name in schema.DEVICE_TIME}
     return statement.on_conflict_do_update(index_elements=["day", "owner", "project"], set_=sums)
 
 

@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Protocol
 
 from estimators.model import MIB, Prediction
+from placement.packing.device_time import DeviceTime
 from scamp_service.lifecycle import ENDED_WELL, Origin, Outcome, TrialState
 from scamp_service.model import Attempt, brought_mib
 
@@ -34,6 +35,7 @@ class Held:
     """Devices and memory that attempts have held.
 
     ``device_seconds`` are seconds × devices, and ranks waited for messages in ``communication_seconds`` of them.
+    In ``watched_seconds`` of them it was measured how busy the devices were, which adds up to ``busy_seconds``.
     ``mib_seconds`` are seconds × MiB that were reserved, and ``used_mib_seconds`` those that the ranks had at their
     peak. Attempts that have measured nothing yet count as if they had not waited, and had used nothing.
     """
@@ -42,6 +44,8 @@ class Held:
     communication_seconds: float = 0.0
     mib_seconds: float = 0.0
     used_mib_seconds: float = 0.0
+    watched_seconds: float = 0.0
+    busy_seconds: float = 0.0
 
     def __add__(self, other: Held) -> Held:
         return Held(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -142,12 +146,16 @@ def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str,
 def held_by(attempt: Any, now: float) -> Held:
     """Devices and memory that an attempt has held until it ended, or until ``now``."""
     ended = now if attempt.ended_at is None else attempt.ended_at
-    seconds, brought = len(attempt.devices) * (ended - attempt.created_at), brought_mib(attempt)
+    num_devices, brought = len(attempt.devices), brought_mib(attempt)
+    time = DeviceTime.of_gang(ended - attempt.created_at, num_devices, 0, attempt.load)
+    seconds = time.device_seconds
     return Held(
         device_seconds=seconds,
         communication_seconds=seconds * (attempt.measured_communication_share or 0.0),
         mib_seconds=seconds * (attempt.choice.prediction.reserved_mib - brought),
         used_mib_seconds=seconds * max(0.0, attempt.measured_bytes / MIB - brought),
+        watched_seconds=time.watched_seconds,
+        busy_seconds=time.busy_seconds,
     )
 
 

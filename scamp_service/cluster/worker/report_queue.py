@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 
 from scamp_service.cluster.sink import SinkClient
+from scamp_service.cluster.worker.load_meter import LoadMeter
 from scamp_service.control.executor import Order
 from scamp_service.errors import Unavailable
 from scamp_service.model import LogLine, Metric, Report
@@ -50,8 +51,13 @@ class ReportQueue:
     sent.
     """
 
-    def __init__(self, order: Order, rank: int, sink: SinkClient, give_up: Callable[[], bool]) -> None:
-        """Start the sender thread. It gives up on a silent sink once ``give_up()`` is True."""
+    def __init__(
+        self, order: Order, rank: int, sink: SinkClient, give_up: Callable[[], bool], meter: LoadMeter | None = None
+    ) -> None:
+        """Start the sender thread. It gives up on a silent sink once ``give_up()`` is True.
+
+        Rank 0 also sends what its ``meter`` measures.
+        """
         self.order, self.rank = order, rank
         self._sink, self._give_up = sink, give_up
         self._changed = threading.Condition()
@@ -64,6 +70,7 @@ class ReportQueue:
         self._step_seconds, self._timed_steps, self._check_share = 0.0, 0, 0.0
         self._communication_share: float | None = None
         self._noise_scale: float | None = None
+        self._meter = meter or LoadMeter()
         self._num_metrics = self._num_logs = 0
         self._waiting_characters = self._logged_characters = 0
         self._closed = self._stop = False
@@ -205,7 +212,9 @@ class ReportQueue:
     def _send_all(self) -> tuple[Delivery, str]:
         """Send rows until this is closed, a report is refused, or one cannot be sent; returns that, with the reason."""
         while True:
+            has_grown = self.rank == 0 and self.num_signs > 0 and self._meter.look()
             with self._changed:
+                self._news |= has_grown
                 self._changed.wait_for(self._full, FLUSH_SECONDS)
                 report, closed = self._take(), self._closed
             if report is None:
@@ -265,6 +274,7 @@ class ReportQueue:
             check_share=self._check_share,
             communication_share=self._communication_share,
             noise_scale=self._noise_scale,
+            load=self._meter.load,
         )
 
 

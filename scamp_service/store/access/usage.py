@@ -23,7 +23,7 @@ _DAYS = select(schema.usage).where(_U.day >= bindparam("first"), _U.day <= bindp
 _of_month = case((_U.day >= bindparam("first"), _U.device_seconds), else_=0.0)
 _HOLDERS = select(_U.owner, _U.project, func.sum(_of_month), func.sum(_U.mib_seconds)).group_by(_U.owner, _U.project)
 _OPEN = (
-    select(_S.owner, _S.project, _A.created_at, _A.devices, _A.choice)
+    select(_S.owner, _S.project, _A.created_at, _A.devices, _A.choice, _A.load)
     .join(schema.trials, _T.id == _A.trial_id)
     .join(schema.studies, _S.id == _T.study_id)
     .where(one_of(_A.state, *sorted(OPEN_ATTEMPTS)))
@@ -37,7 +37,7 @@ class Usage(Part):
         """Device time on each of these days (UTC); attempts that are open count up to ``now``."""
         times: defaultdict[tuple[date, str, str], DeviceTime] = defaultdict(DeviceTime)
         for row in self._rows(_DAYS, first=first, last=last):
-            times[row.day, row.owner, row.project] += DeviceTime(row.device_seconds, row.mib_seconds)
+            times[row.day, row.owner, row.project] += DeviceTime(*(getattr(row, name) for name in schema.DEVICE_TIME))
         for day, owner, project, time in self._of_open(now):
             if first <= day <= last:
                 times[day, owner, project] += time
@@ -56,4 +56,4 @@ class Usage(Part):
         for row in self._rows(_OPEN):
             for day, seconds in seconds_by_day(row.created_at, now):
                 mib = row.choice.prediction.reserved_mib
-                yield day, row.owner, row.project, DeviceTime.of_gang(seconds, len(row.devices), mib)
+                yield day, row.owner, row.project, DeviceTime.of_gang(seconds, len(row.devices), mib, row.load)

@@ -97,7 +97,7 @@ class Attempts(WritingPart):
         mib = ended.choice.prediction.reserved_mib - brought_mib(ended)
         holder = connection.execute(sql.OWNER_OF_STUDY, {"id": study_id}).one()._mapping
         rows = [
-            {**holder, "day": day, **asdict(DeviceTime.of_gang(seconds, len(ended.devices), mib))}
+            {**holder, "day": day, **asdict(DeviceTime.of_gang(seconds, len(ended.devices), mib, ended.load))}
             for day, seconds in seconds_by_day(ended.created_at, ended.ended_at)
         ]
         if rows:

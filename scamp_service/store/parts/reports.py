@@ -245,6 +245,7 @@ def _progress(report: Report, valued: Metric | None) -> dict[str, Any]:
         "_measured_step_seconds": report.step_seconds,
         "_timed_steps": report.timed_steps,
         "_measured_communication_share": report.communication_share,
+        "_load": report.load or None,
     }
 
 
