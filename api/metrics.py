@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.ready_probe import controller_silent_seconds
 from estimators.model import MIB
+from placement.packing.device_time import DeviceTime, day_of, month_began
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.store.store import Store
 
@@ -108,6 +109,30 @@ class _Database(Collector):
             reserved.add_metric([device.id, device.kind], held_mib * MIB)
         yield capacity
         yield reserved
+        busy = GaugeMetricFamily(
+            "scamp_gang_busy_ratio", "How busy a gang was in the last measured minute", labels=["study", "trial"]
+        )
+        trials = {trial.id: trial for trial in self._store.trials.live()}
+        for attempt in attempts:
+            if attempt.load and (trial := trials.get(attempt.trial_id)):
+                busy.add_metric([str(trial.study_id), str(trial.number)], attempt.load[-1].busy_share)
+        yield busy
+        yield from self._used()
+
+    def _used(self) -> Iterable[Metric]:
+        """Device time of this month."""
+        labels, now = ["project", "owner"], time.time()
+        names = ("scamp_month_device_seconds", "scamp_month_watched_device_seconds", "scamp_month_busy_device_seconds")
+        words = ("Device time that was held this month", "Part of it that was measured", "Part of that which was busy")
+        families = [GaugeMetricFamily(*each, labels=labels) for each in zip(names, words, strict=True)]
+        sums: dict[tuple[str, str], DeviceTime] = {}
+        for use in self._store.usage.of_days(day_of(month_began(now)), day_of(now), now=now):
+            sums[use.project, use.owner] = sums.get((use.project, use.owner), DeviceTime()) + use.time
+        for holder, held in sorted(sums.items()):
+            seconds = (held.device_seconds, held.watched_seconds, held.busy_seconds)
+            for family, value in zip(families, seconds, strict=True):
+                family.add_metric(list(holder), value)
+        return families
 
 
 def _by_state(name: str, words: str, counts: dict[str, int]) -> GaugeMetricFamily:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 MOST_RECEIVERS = 10
-Kind = Literal["study.ended", "trial.failed", "trial.healed", "trial.best", "quota.near", "devices.idle"]
+Kind = Literal["study.ended", "trial.failed", "trial.healed", "trial.best", "quota.near", "devices.idle", "trial.idle"]
 """Everything that a receiver may ask for."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -30,7 +30,7 @@ class Receiver(BaseModel):
 
     webhook: Annotated[str, Field(max_length=2000)] | None = None
     email: Annotated[str, Field(max_length=254)] | None = None
-    on: Annotated[list[Kind], Field(min_length=1, max_length=6)] = ["study.ended"]
+    on: Annotated[list[Kind], Field(min_length=1, max_length=7)] = ["study.ended"]
     format: Literal["standard", "slack"] = "standard"
 
     @field_validator("webhook")

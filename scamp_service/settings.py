@@ -13,6 +13,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
+from placement.packing.device_time import IdleRule
 from placement.packing.projects import Project
 from scamp_service.access.model import Role
 from scamp_service.errors import InvalidInput, Refused
@@ -103,6 +104,11 @@ class Settings(BaseSettings):
         default="", description="file of GPUs to rehearse with: ranks train on the CPU; see docs/gpus.md"
     )
     self_calibration: bool = Field(default=True, description="measure this machine's speed once, in idle time")
+    idle_pct: float = Field(
+        default=10, description="a trial's devices are idle while they are less busy than this; 0: never", ge=0, le=100
+    )
+    idle_minutes: float = Field(default=30, description="after how long idle devices are told of", ge=1)
+    idle_pauses: bool = Field(default=False, description="pause trials whose devices have been idle for so long")
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
     projects: dict[str, ProjectSettings] = Field(
         default={},
@@ -239,6 +245,11 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute_if_any(cls, folder: str) -> str:
         return _absolute_path(folder) if folder else ""
+
+    @property
+    def idle_rule(self) -> IdleRule:
+        """When a gang is idle."""
+        return IdleRule(self.idle_pct / 100, 60 * self.idle_minutes)
 
     def expect_access(self, *, has_users: bool = False) -> None:
         """Raise ``Refused`` for an address that other machines can reach where neither a token nor users are, and for

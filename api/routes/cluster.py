@@ -21,6 +21,7 @@ from api.views.cluster import (
     waiting_view,
 )
 from api.views.forecast import WhatIfView, blocked_of, forecast_view, start_of
+from placement.packing.device_time import IdleRule
 from scamp_service.access.model import Access
 from scamp_service.files import trouble_with_data
 from scamp_service.lifecycle import TrialState
@@ -43,7 +44,8 @@ def get_cluster(store: TheStore, settings: TheSettings, forecasts: TheForecasts,
     alive = silent is not None and silent <= settings.lease_seconds
     names = _Names(store, access)
     trials = {trial.id: trial for trial in store.trials.live()}
-    gangs = [_gang(store, attempt, mib, trials, names) for attempt, mib in reserved_mibs(store.attempts.open())]
+    rule = settings.idle_rule
+    gangs = [_gang(store, attempt, mib, trials, names, rule) for attempt, mib in reserved_mibs(store.attempts.open())]
     waiting = [trial for trial in trials.values() if trial.state in WAITING_STATES and names.of(trial.study_id)]
     shown = waiting[:MOST_WAITING]
     forecast = forecasts.now() if shown else None
@@ -115,8 +117,12 @@ class _Names:
         return study.name if self._projects is None or study.project in self._projects else None
 
 
-def _gang(store: Store, attempt: Attempt, mib: int, trials: dict[int, Trial], names: _Names) -> GangView:
+def _gang(
+    store: Store, attempt: Attempt, mib: int, trials: dict[int, Trial], names: _Names, rule: IdleRule
+) -> GangView:
     # A gang may still be stopping after its trial and study have ended.
     trial = trials.get(attempt.trial_id) or store.trials.get(attempt.trial_id)
     name = names.of(trial.study_id)
-    return gang_view(attempt, mib, trial, name) if name is not None else hidden_gang_view(attempt, mib)
+    if name is None:
+        return hidden_gang_view(attempt, mib, rule)
+    return gang_view(attempt, mib, trial, name, rule)

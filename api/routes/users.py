@@ -200,6 +200,7 @@ def get_usage(
             owner=owner,
             device_hours=held.device_seconds / 3600,
             mib_hours=held.mib_seconds / 3600,
+            busy_share=held.busy_share,
         )
         for (period, project, owner), held in sorted(sums.items())
     ]

@@ -77,6 +77,8 @@ export interface AttemptView {
   pack: string;
   /** MiB of frozen weights in `mib_per_rank`, which all attempts that share a process have together */
   shared_mib: number;
+  /** how busy its first rank was, in order; empty in its first minute */
+  load: WatchView[];
 }
 
 export interface AuditView {
@@ -355,6 +357,10 @@ export interface GangView {
   placement_reason: string;
   /** seconds since the epoch, UTC */
   created_at: number;
+  /** how busy its first rank was in the last measured minute, from 0 to 1; null: not measured */
+  busy_share: number | null;
+  /** for how long it is idle by SCAMP_IDLE_PCT and SCAMP_IDLE_MINUTES; 0: it is not */
+  idle_seconds: number;
 }
 
 export interface Health {
@@ -842,6 +848,8 @@ export interface Summary {
   device_seconds: number;
   /** those in which ranks waited for messages, by the measured share of a step */
   communication_seconds: number;
+  /** how busy the devices were, from 0 to 1, as far as that was measured: in each whole minute of an attempt */
+  busy_share: number | null;
   /** seconds × MiB that its attempts have had reserved so far */
   reserved_mib_seconds: number;
   /** seconds × MiB that their ranks had at the measured peak, 0 for attempts that have not measured it yet */
@@ -1139,6 +1147,8 @@ export interface UseView {
   device_hours: number;
   /** MiB × hours that were reserved */
   mib_hours: number;
+  /** how busy the devices were, from 0 to 1, in the hours that were measured; null: none were */
+  busy_share: number | null;
 }
 
 export type UserKind = "person" | "service";
@@ -1188,6 +1198,16 @@ export interface WaitingView {
 }
 
 export type WaitsFor = "PLAN" | "NEW_PLAN" | "PREDICTIONS" | "RESUME" | "DEVICES" | "MAX_CONCURRENT" | "QUOTA" | "RETRY" | "COMPARISON" | "PROMOTION" | "REPEATS";
+
+export interface WatchView {
+  /** seconds since the epoch, UTC */
+  ended: number;
+  seconds: number;
+  /** share (0 to 1) of the time in which its GPU computed, or its process on a CPU */
+  busy_share: number;
+  /** memory that it had at the end: of torch's allocator on a GPU, of the process on a CPU */
+  mib: number;
+}
 
 export interface WhatIfView {
   /** devices that are added, by kind */

@@ -77,6 +77,15 @@ export function objectiveValue(name, value) {
 }
 
 /**
+ * A share from 0 to 1 in percent.
+ * @param {number | null} share
+ * @returns {string}
+ */
+export function percent(share) {
+  return share === null ? NONE : `${Math.round(100 * share)} %`;
+}
+
+/**
  * A whole number with commas between thousands.
  * @param {number} value
  * @returns {string}

@@ -7,7 +7,7 @@ import { aside, card, fillRows, scrolling, tableHead } from "./elements/card.js"
 import { copyButton } from "./elements/copy_button.js";
 import { byId, h, keyed, setText } from "./elements/dom.js";
 import { guarded } from "./elements/notices.js";
-import { dateTime, detailWords, num, plural } from "./format.js";
+import { dateTime, detailWords, num, percent, plural } from "./format.js";
 import { required } from "./required.js";
 
 /** @import { AuditView, MeView, NewTokenView, NewUserView, TokenView, UseView, UserView } from "./answers.d.ts" */
@@ -200,13 +200,14 @@ function forUsers(made, name) {
 }
 
 function usesCard() {
-  const heads = ["From", "Project", "Owner", "Device-hours"];
+  const heads = ["From", "Project", "Owner", "Device-hours", "Busy"];
   const rows = table("uses", heads, "No device was used in this time.", ({ uses }) =>
-    uses.map(({ period: from, project, owner, device_hours: hours }) => [
+    uses.map(({ period: from, project, owner, device_hours: hours, busy_share: share }) => [
       from,
       project || "–",
       owner || "–",
       num(hours),
+      percent(share),
     ]),
   );
   const by = choice("by", "period", Object.keys(PERIODS));

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from api.views.view import LastEvent, NumRanks, Time, View
+from placement.packing.device_time import IdleRule
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.recorded_cluster import RecordedController, RecordedDevice
@@ -36,6 +37,14 @@ class GangView(View):
     mibs: Annotated[list[int], Field(description="MiB reserved for each rank, in rank order")]
     placement_reason: Annotated[str, Field(description="why it was placed on these devices")]
     created_at: Time
+    busy_share: Annotated[
+        float | None,
+        Field(description="how busy its first rank was in the last measured minute, from 0 to 1; null: not measured"),
+    ]
+    idle_seconds: Annotated[
+        float,
+        Field(description="for how long it is idle by SCAMP_IDLE_PCT and SCAMP_IDLE_MINUTES; 0: it is not"),
+    ]
 
 
 class DeviceView(View):
@@ -130,7 +139,7 @@ class ClusterView(View):
     last_event_id: LastEvent
 
 
-def gang_view(attempt: Attempt, mib: int, trial: Trial, study_name: str) -> GangView:
+def gang_view(attempt: Attempt, mib: int, trial: Trial, study_name: str, rule: IdleRule) -> GangView:
     """View of an attempt that holds devices, with ``mib`` reserved for one of its ranks."""
     return GangView(
         key=attempt.key,
@@ -146,11 +155,13 @@ def gang_view(attempt: Attempt, mib: int, trial: Trial, study_name: str) -> Gang
         mibs=list(attempt.mibs) or [mib] * len(attempt.devices),
         placement_reason=attempt.placement_reason,
         created_at=attempt.created_at,
+        busy_share=_newest_share(attempt),
+        idle_seconds=rule.idle_seconds(attempt.load),
     )
 
 
-def hidden_gang_view(attempt: Attempt, mib: int) -> GangView:
-    """View of an attempt in a project that the user may not read: only its devices and memory."""
+def hidden_gang_view(attempt: Attempt, mib: int, rule: IdleRule) -> GangView:
+    """View of an attempt in a project that the user may not read: only its devices, and how it uses them."""
     return GangView(
         key=f"hidden-{attempt.key}",
         study_id=0,
@@ -165,7 +176,13 @@ def hidden_gang_view(attempt: Attempt, mib: int) -> GangView:
         mibs=list(attempt.mibs) or [mib] * len(attempt.devices),
         placement_reason="",
         created_at=attempt.created_at,
+        busy_share=_newest_share(attempt),
+        idle_seconds=rule.idle_seconds(attempt.load),
     )
+
+
+def _newest_share(attempt: Attempt) -> float | None:
+    return attempt.load[-1].busy_share if attempt.load else None
 
 
 def controller_view(controller: RecordedController, with_errors: bool) -> ControllerView:

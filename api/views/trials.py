@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -143,6 +144,17 @@ class ChangedTrial(RequestBody):
     ] = None
 
 
+class WatchView(View):
+    """How busy the first rank of an attempt was in a span of time: a minute, or more of a long attempt."""
+
+    ended: Time
+    seconds: float
+    busy_share: float
+    """share (0 to 1) of the time in which its GPU computed, or its process on a CPU"""
+    mib: float
+    """memory that it had at the end: of torch's allocator on a GPU, of the process on a CPU"""
+
+
 class AttemptView(RunView):
     """One run of a trial on devices."""
 
@@ -175,6 +187,8 @@ class AttemptView(RunView):
     """attempts with the same text here share a process (`TRIAL/ATTEMPT`, by ids); empty: none"""
     shared_mib: int
     """MiB of frozen weights in `mib_per_rank`, which all attempts that share a process have together"""
+    load: list[WatchView]
+    """how busy its first rank was, in order; empty in its first minute"""
 
 
 class OptionView(View):
@@ -295,7 +309,8 @@ def trial_detail(
 
 def attempt_view(attempt: Attempt) -> AttemptView:
     """View of an attempt, without the fencing token, which is a secret of the ranks."""
-    return AttemptView(**attempt_fields(attempt))
+    load = [WatchView(**asdict(watch)) for watch in attempt.load]
+    return AttemptView(**{**attempt_fields(attempt), "load": load})
 
 
 def peaks_view(number: int, state: TrialState, attempts: Sequence[Attempt]) -> PeaksView:

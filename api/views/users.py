@@ -141,6 +141,10 @@ class UseView(View):
     owner: Annotated[str, Field(description="user; empty where there were no users")]
     device_hours: Annotated[float, Field(description="devices × hours")]
     mib_hours: Annotated[float, Field(description="MiB × hours that were reserved")]
+    busy_share: Annotated[
+        float | None,
+        Field(description="how busy the devices were, from 0 to 1, in the hours that were measured; null: none were"),
+    ]
 
 
 class Period(StrEnum):

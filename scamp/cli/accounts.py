@@ -184,14 +184,15 @@ def usage(
     token: Token = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show how many device-hours each owner has used in each project."""
+    """Show how many device-hours each owner has used in each project, and how busy the devices were."""
     rows = client_of(address, token).usage(first=first, last=last, by=by)
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table("From", "Project", "Owner", "Device-hours", "GiB·hours", box=None)
+    table = Table("From", "Project", "Owner", "Device-hours", "Busy", "GiB·hours", box=None)
     for row in rows:
-        hours = f"{row['device_hours']:.2f}", f"{row['mib_hours'] / 1024:.2f}"
+        busy = "–" if row["busy_share"] is None else f"{100 * row['busy_share']:.0f} %"
+        hours = f"{row['device_hours']:.2f}", busy, f"{row['mib_hours'] / 1024:.2f}"
         table.add_row(row["period"], row["project"], row["owner"] or "–", *hours)
     total = sum(row["device_hours"] for row in rows)
     table.caption = f"{total:.2f} device-hours in all"

@@ -181,6 +181,8 @@ def closing_words(summary: Mapping[str, Any]) -> str:
     if summary["used_mib_seconds"]:
         used, reserved = summary["used_mib_seconds"], summary["reserved_mib_seconds"]
         words.append(f"used {100 * used / reserved:.0f} % of the memory that was reserved")
+    if (busy := summary["busy_share"]) is not None:
+        words.append(f"devices {100 * busy:.0f} % busy")
     if (waiting := summary["communication_seconds"]) > 0:
         words.append(f"{100 * waiting / summary['device_seconds']:.0f} % of device time in communication")
     if summary["spared"]:

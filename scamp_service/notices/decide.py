@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from placement.packing.device_time import DeviceTime, day_of
+from placement.packing.device_time import DeviceTime, IdleRule, busy_share, day_of
 from placement.packing.projects import Quota
 from scamp_service.lifecycle import ENDED_WELL, StudyState, TrialState, WaitsFor, state_text
-from scamp_service.model import Event, Json, Study, Trial, WaitingTrials
+from scamp_service.model import Attempt, Event, Json, Study, Trial, WaitingTrials
 from scamp_service.receivers import Kind, Receiver
 from scamp_service.study.objectives import Objectives
 
@@ -121,6 +121,25 @@ def devices_idle(
     concerns = frozenset(trials.study_id for trials in waiting)
     data = {"devices": list(idle), "num_waiting": num, "studies": sorted(concerns)}
     return [Notice("devices.idle", text, data, now, concerns=concerns, topic="idle", again_seconds=IDLE_AGAIN_SECONDS)]
+
+
+def gangs_idle(running: Sequence[tuple[Study, Trial, Attempt]], rule: IdleRule, now: float) -> list[Notice]:
+    """A notice of each trial that holds devices and does not use them."""
+    notices = []
+    for study, trial, attempt in running:
+        if idle := rule.idle_seconds(attempt.load):
+            num, share = len(attempt.devices), busy_share(watch for watch in attempt.load if watch.ended > now - idle)
+            text = (
+                f"{_name(study)}, trial {trial.number} has used {100 * (share or 0):.0f} % of its "
+                f"{'device' if num == 1 else f'{num} devices'} for {idle / 60:.0f} minutes. It may wait for data, for "
+                "a file system or for a person; pause or cancel it to give them back."
+            )
+            data = {"study": _study(study), "trial": _trial(trial), "idle_seconds": idle}
+            data |= {"devices": list(attempt.devices), "busy_share": share}
+            concerns = frozenset({study.id})
+            topic = f"idle {attempt.key}"
+            notices.append(Notice("trial.idle", text, data, now, study.id, concerns, topic, IDLE_AGAIN_SECONDS))
+    return notices
 
 
 def deliveries_of(

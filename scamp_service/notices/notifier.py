@@ -23,6 +23,7 @@ from scamp_service.notices.decide import (
     deliveries_of,
     delivery_row,
     devices_idle,
+    gangs_idle,
     quota_near,
     study_ended,
     trial_ended,
@@ -190,6 +191,8 @@ class Notifier:
             notices += self._near_quotas(live, now)
         if "devices.idle" in kinds:
             notices += self._idle_devices(now)
+        if "trial.idle" in kinds:
+            notices += self._idle_gangs(live, now)
         self._add(notices)
 
     def _near_quotas(self, live: Sequence[Study], now: float) -> list[Notice]:
@@ -214,6 +217,13 @@ class Notifier:
             return []
         self._idle_since = self._idle_since or time.monotonic()
         return devices_idle(idle, waiting, time.monotonic() - self._idle_since, now)
+
+    def _idle_gangs(self, live: Sequence[Study], now: float) -> list[Notice]:
+        attempts = {attempt.trial_id: attempt for attempt in self._store.attempts.open()}
+        studies = {study.id: study for study in live}
+        trials = self._store.trials.with_ids(sorted(attempts))
+        running = [(studies[t.study_id], t, attempts[t.id]) for t in trials if t.study_id in studies]
+        return gangs_idle(running, self._settings.idle_rule, now)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 

@@ -302,6 +302,7 @@ class _Leader:
                 settings.max_gangs_per_device,
                 {name: project.to_project() for name, project in settings.projects.items()},
                 settings.autoscale_devices if self._executor.can_scale else 0,
+                settings.idle_rule if settings.idle_pauses else None,
             ),
             errors=self._errors,
         )

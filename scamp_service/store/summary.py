@@ -131,6 +131,8 @@ class Summary:
     """seconds × devices that its attempts have held so far"""
     communication_seconds: float
     """those in which ranks waited for messages, by the measured share of a step"""
+    busy_share: float | None
+    """how busy the devices were, from 0 to 1, as far as that was measured: in each whole minute of an attempt"""
     reserved_mib_seconds: float
     """seconds × MiB that its attempts have had reserved so far"""
     used_mib_seconds: float
@@ -188,6 +190,7 @@ def summarize(study: Study, counted: Counted, best: Trial | None, held: Held, *,
         out_of_memory=OutOfMemory(counted.num_oom, counted.least_excess_pct),
         device_seconds=held.device_seconds,
         communication_seconds=held.communication_seconds,
+        busy_share=held.busy_seconds / held.watched_seconds if held.watched_seconds else None,
         reserved_mib_seconds=held.mib_seconds,
         used_mib_seconds=held.used_mib_seconds,
         wall_seconds=(study.finished_at or now) - study.created_at,

@@ -3,7 +3,7 @@
 import { aside, card, fillRows, scrolling, tableHead } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
 import { setState } from "../elements/marks.js";
-import { count } from "../format.js";
+import { count, duration, percent } from "../format.js";
 import { gangColour, linked, studyLink, trialLink } from "./links.js";
 
 /** @import { GangView } from "../answers.d.ts" */
@@ -16,6 +16,7 @@ const COLUMNS = [
   { name: "State" },
   { name: "Ranks", numeric: true },
   { name: "MiB per rank", numeric: true },
+  { name: "Busy", numeric: true, title: "how busy its first rank was in the last minute" },
   { name: "Devices" },
   { name: "Reason for placement" },
 ];
@@ -42,7 +43,11 @@ export function gangsPanel({ state }) {
         empty: "No gang is running.",
         keyOf: (gang) => gang.key,
         create,
-        update: (row, gang) => setState(row.state, gang.state),
+        update: (row, gang) => {
+          setState(row.state, gang.state);
+          setText(row.busy, busyWords(gang));
+          row.busy.classList.toggle("idle", gang.idle_seconds > 0);
+        },
       });
     },
   };
@@ -60,9 +65,18 @@ function deviceNames(devices) {
   ]);
 }
 
+/**
+ * @param {GangView} gang
+ * @returns {string}
+ */
+function busyWords({ busy_share: share, idle_seconds: idle }) {
+  return idle ? `${percent(share)}, idle for ${duration(idle)}` : percent(share);
+}
+
 /** @param {GangView} gang */
 function create(gang) {
   const state = h("td");
+  const busy = h("td", { class: "num", "data-label": "busy" });
   const row = h(
     "tr",
     {},
@@ -71,8 +85,9 @@ function create(gang) {
     state,
     h("td", { class: "num", "data-label": "ranks" }, count(gang.devices.length)),
     h("td", { class: "num", "data-label": "MiB per rank" }, count(gang.mib_per_rank)),
+    busy,
     h("td", {}, h("div", { class: "device-names" }, deviceNames(gang.devices))),
     h("td", { class: "wrap muted" }, gang.placement_reason),
   );
-  return { node: linked(row, gang), state };
+  return { node: linked(row, gang), state, busy };
 }

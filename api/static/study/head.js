@@ -2,7 +2,7 @@
 
 import { byId, setText } from "../elements/dom.js";
 import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
-import { count, duration, metric, placeWords, plural, stepUnit } from "../format.js";
+import { count, duration, metric, percent, placeWords, plural, stepUnit } from "../format.js";
 import { isSeveral, objectiveWords } from "../objectives.js";
 import { progressOf } from "../states.js";
 
@@ -103,6 +103,7 @@ function drawFigures({ spec, best, summary }) {
   setText(byId("best"), hasFront ? count(summary.front.length) : metric(best?.value));
   setText(byId("healed"), count(summary.healed));
   setText(byId("memory-used"), share(summary.used_mib_seconds, summary.reserved_mib_seconds));
+  setText(byId("busy"), percent(summary.busy_share));
   setText(byId("communication"), share(summary.communication_seconds, summary.device_seconds));
 }
 

@@ -1,12 +1,12 @@
 // Every attempt of a trial: its outcome, plan, devices, memory and times, why it was placed there, and its error.
 
 import { aside, card, scrolling, tableHead } from "../elements/card.js";
-import { h, keyed, setText } from "../elements/dom.js";
+import { h, keyed, setText, svg } from "../elements/dom.js";
 import { stateMark } from "../elements/marks.js";
-import { clock, count, duration, mib, plural, stepWords, toMib } from "../format.js";
+import { clock, count, duration, mib, percent, plural, stepWords, toMib } from "../format.js";
 import { ranOut, TERMINAL } from "../states.js";
 
-/** @import { AttemptView, TrialView } from "../answers.d.ts" */
+/** @import { AttemptView, TrialView, WatchView } from "../answers.d.ts" */
 /** @import { Panel } from "../page.js" */
 /** @import { TrialContext } from "./state.js" */
 
@@ -122,6 +122,7 @@ function attemptBody(attempt, others, studyId) {
         h(
           "div",
           { class: "detail" },
+          attempt.load.length ? loadLine(attempt.load) : null,
           attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null,
           others.length
             ? h("p", {}, "Its process is, or was, also that of ", ...trialLinks(others, studyId), ".")
@@ -131,6 +132,31 @@ function attemptBody(attempt, others, studyId) {
       ),
     ),
   );
+}
+
+/**
+ * How busy its first rank was over time, as bars and in words.
+ * @param {WatchView[]} load
+ * @returns {HTMLElement}
+ */
+function loadLine(load) {
+  let seconds = 0;
+  let busy = 0;
+  const bars = load.map((watch) => {
+    const x = seconds;
+    seconds += watch.seconds;
+    busy += watch.seconds * watch.busy_share;
+    const height = Math.max(0.04, watch.busy_share);
+    return svg("rect", { x, y: 1 - height, width: watch.seconds, height });
+  });
+  const last = load[load.length - 1];
+  const drawn = svg(
+    "svg",
+    { class: "load", viewBox: `0 0 ${seconds} 1`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    ...bars,
+  );
+  const words = `${percent(busy / seconds)} of ${duration(seconds)}, and ${percent(last.busy_share)} of the last ${duration(last.seconds)}, when it had ${mib(last.mib)} MiB`;
+  return h("p", { title: "the first rank, from its first step on" }, "Busy: ", drawn, ` ${words}`);
 }
 
 /**

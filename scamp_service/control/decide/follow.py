@@ -18,7 +18,7 @@ from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.executor import GangState
 from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, due_rungs, next_pause
-from scamp_service.lifecycle import STUDY_PAUSED, TRIAL_PAUSED, AttemptState, Outcome, TrialState, WaitsFor
+from scamp_service.lifecycle import IDLE_PAUSED, STUDY_PAUSED, TRIAL_PAUSED, AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import NO_CHANGES, Attempt, Sized, Trial, TrialChanges
 from scamp_service.study.budget import Budget
 from scamp_service.study.one_shot import Part
@@ -94,6 +94,9 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None and (why := why_stalled(study.budget, attempt, gang)):
             yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STALLED, why)
+        case None if gang is not None and (why := _why_idle(s, attempt)):
+            yield MoveTrial(trial, TrialState.RUNNING, why, TrialChanges(paused=True))
+            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
         case None if gang is not None:
             yield from _judge(s, study, trial)
         case None if s.may_hold_memory(attempt):
@@ -145,6 +148,14 @@ def _finish(study: StudyRules, trial: Trial) -> Effect:
 def _cause(attempt: Attempt) -> str:
     """The detail of an attempt's outcome without the traceback, which follows an empty line."""
     return attempt.detail.partition("\n\n")[0]
+
+
+def _why_idle(s: Snapshot, attempt: Attempt) -> str:
+    """Why an attempt gives back its devices, which it does not use; empty if it keeps them."""
+    rule = s.packing.pauses_idle
+    if rule is None or attempt.state is AttemptState.STOPPING or not (idle := rule.idle_seconds(attempt.load)):
+        return ""
+    return f"its devices were less than {100 * rule.share:g} % busy for {idle / 60:.0f} minutes, {IDLE_PAUSED}"
 
 
 def _missing_devices(s: Snapshot, attempt: Attempt) -> str:

@@ -30,7 +30,7 @@ from scamp_service.control.decide.rules.growth import counts_as
 from scamp_service.control.decide.rules.orders import order_for
 from scamp_service.control.decide.rules.packs import Joined, join_packs, shared_mib
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
-from scamp_service.lifecycle import STUDY_PAUSED, TRIAL_PAUSED, AttemptState, TrialState, WaitsFor
+from scamp_service.lifecycle import IDLE_PAUSED, STUDY_PAUSED, TRIAL_PAUSED, AttemptState, TrialState, WaitsFor
 from scamp_service.model import Attempt, Choice, Trial, TrialChanges
 
 PASSES_BEFORE_DRAINING = 2 * PASSES_BEFORE_RESERVATION
@@ -38,6 +38,7 @@ PASSES_BEFORE_DRAINING = 2 * PASSES_BEFORE_RESERVATION
 UNTIL_RESUMED = "waits until somebody resumes it"
 WAITS_FOR_RESUME = f"the study is paused: {UNTIL_RESUMED}"
 IS_PAUSED = f"{TRIAL_PAUSED}: {UNTIL_RESUMED}"
+_PAUSES = (STUDY_PAUSED, TRIAL_PAUSED, IDLE_PAUSED)
 WAITS_FOR_PACK = "joins the process that another trial of its study begins"
 WAITS_FOR_FRONT = (
     "waits until every candidate is predicted: all objectives are, so only candidates on the Pareto front are trained"
@@ -158,7 +159,7 @@ def _waits(trial: Trial, waits_for: WaitsFor, reason: str, passes: int | None = 
     """Say what a queued trial waits for, and that it was passed over ``passes`` times, if something of it is new."""
     passes = trial.passed_over if passes is None else passes
     if trial.requeued_because:
-        is_said = waits_for is WaitsFor.RESUME and trial.requeued_because.endswith((STUDY_PAUSED, TRIAL_PAUSED))
+        is_said = waits_for is WaitsFor.RESUME and trial.requeued_because.endswith(_PAUSES)
         reason = f"{trial.requeued_because}. Now: {UNTIL_RESUMED if is_said else reason}"
     if (waits_for, reason, passes) != (trial.waits_for, trial.reason, trial.passed_over):
         yield MoveTrial(trial, TrialState.QUEUED, reason, TrialChanges(passed_over=passes), waits_for=waits_for)

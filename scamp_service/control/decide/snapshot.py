@@ -10,7 +10,7 @@ from estimators.learning import Learned, PastAttempt
 from estimators.model import Layout
 from placement.model import Cluster, Offer, Ready
 from placement.packing.autoscaling import with_devices_to_come
-from placement.packing.device_time import DeviceTime
+from placement.packing.device_time import DeviceTime, IdleRule
 from placement.packing.packer import pack
 from placement.packing.policy import Policy
 from placement.packing.projects import NO_PEOPLE, NO_PROJECTS, Project, Quota, quotas_of
@@ -37,6 +37,8 @@ class Packing:
     """Projects with a weight or quotas."""
     autoscale_devices: int = 0
     """Devices that an autoscaler may be asked for in all; 0: there is none."""
+    pauses_idle: IdleRule | None = None
+    """When a trial is paused because its gang is idle; None: never."""
 
     def to_plan_for(self, cluster: Cluster) -> Cluster:
         """The cluster with the devices that an autoscaler may add."""

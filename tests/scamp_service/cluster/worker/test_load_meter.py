@@ -84,7 +84,7 @@ def test_a_gpu_is_as_busy_as_nvml_says():
 
 
 def test_a_long_load_keeps_its_mean_and_its_newest_watches():
-    load = ()
+    load: tuple[Watch, ...] = ()
     for minute in range(10_000):
         load = with_watch(load, Watch(60.0 * minute, 60.0, (minute % 4) / 4, 1.0))
     assert len(load) <= MOST_WATCHES
