@@ -9,7 +9,9 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from placement.packing.device_time import Watch
 from scamp_service.lifecycle import CONTROLLER_LEASE
+from scamp_service.model import Report
 from scamp_service.store.recorded_cluster import RecordedCluster
 from tests.conftest import ROOT
 from tests.services.serving import DEVICE, InProcess, fill
@@ -26,6 +28,12 @@ def samples(api: InProcess) -> dict[tuple[str, ...], float]:
     }
 
 
+def use_devices(api: InProcess, share: float) -> None:
+    (attempt,) = api.store.attempts.open()
+    load = (Watch(time.time(), 60.0, share, 80.0),)
+    assert api.store.reports.add(Report(attempt.trial_id, attempt.attempt, attempt.token, load=load), now=time.time())
+
+
 def test_the_database_is_counted_by_state(api: InProcess) -> None:
     fill(api.store)
     assert math.isnan(samples(api)["scamp_controller_silent_seconds",])
@@ -39,6 +47,13 @@ def test_the_database_is_counted_by_state(api: InProcess) -> None:
     assert values["scamp_device_capacity_bytes", "device=n/0", "kind=virtual"] == 96 * 2**20
     assert values["scamp_device_reserved_bytes", "device=n/0", "kind=virtual"] == 4 * 2**20
     assert values["scamp_controller_silent_seconds",] > PATIENCE_SECONDS
+    assert not any(name == "scamp_gang_busy_ratio" for name, *_ in values)
+    use_devices(api, 0.25)
+    values = samples(api)
+    assert values["scamp_gang_busy_ratio", "study=1", "trial=1"] == 0.25
+    holder = "owner=", "project=default"
+    held, busy = (values[f"scamp_month_{name}device_seconds", *holder] for name in ("watched_", "busy_"))
+    assert held == 4 * busy > 0
     assert api.store.leases.take(CONTROLLER_LEASE, "a controller", None, now=time.time())
     assert 0 <= samples(api)["scamp_controller_silent_seconds",] < PATIENCE_SECONDS
 
@@ -70,6 +85,7 @@ def test_names_have_the_prefix_and_base_units_and_only_counters_end_in_total(api
 
 def test_the_dashboard_for_grafana_asks_for_metrics_and_labels_that_are_served(api: InProcess) -> None:
     fill(api.store)
+    use_devices(api, 0.5)
     api.store.cluster.record(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
     api.get("/v1/studies")
     labels: dict[str, set[str]] = {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from placement.packing.device_time import DeviceTime
+from placement.packing.device_time import DeviceTime, IdleRule, Watch
 from placement.packing.projects import Quota
 from scamp_service.lifecycle import StudyState, TrialState, WaitsFor
 from scamp_service.model import Event, Study, WaitingTrials
@@ -19,17 +20,18 @@ from scamp_service.notices.decide import (
     Notice,
     deliveries_of,
     devices_idle,
+    gangs_idle,
     quota_near,
     study_ended,
     trial_ended,
 )
 from scamp_service.receivers import Receiver
-from tests.values import trial
+from tests.values import attempt, trial
 
 SPEC = {"objective": {"metric": "loss", "direction": "minimize"}, "objectives": []}
 STUDY = Study(3, "digits", StudyState.COMPLETED, SPEC, 1.0, finished_at=9.0)
 COUNTS = {TrialState.COMPLETED: 4, TrialState.FAILED: 1}
-ALL = ["study.ended", "trial.failed", "trial.healed", "trial.best", "quota.near", "devices.idle"]
+ALL = ["study.ended", "trial.failed", "trial.healed", "trial.best", "quota.near", "devices.idle", "trial.idle"]
 HOOK = Receiver.model_validate({"webhook": "https://example.org/a", "on": ALL})
 MAIL = Receiver.model_validate({"email": "ada@example.org", "on": ["study.ended"]})
 
@@ -102,6 +104,15 @@ def test_idle_devices_are_told_after_ten_minutes_while_trials_wait_that_could_ru
     assert devices_idle(["n/0"], waits, IDLE_SECONDS - 1, 5.0) == []
     assert devices_idle([], waits, IDLE_SECONDS, 5.0) == []
     assert devices_idle(["n/0"], waits[1:], IDLE_SECONDS, 5.0) == [], "a user has paused it"
+
+
+def test_a_trial_that_does_not_use_its_devices_is_told_again_and_again() -> None:
+    busy, idle = Watch(60.0, 60.0, 1.0, 80.0), Watch(1860.0, 1800.0, 0.024, 80.0)
+    rule = IdleRule(0.1, 1800.0)
+    (notice,) = gangs_idle([(STUDY, trial(number=4), attempt(load=(busy, idle)))], rule, 1861.0)
+    assert notice.text.startswith("Study 3 “digits”, trial 4 has used 2 % of its device for 30 minutes.")
+    assert notice.data["busy_share"] == 0.024 and notice.topic == "idle 1/1" and notice.again_seconds < math.inf
+    assert gangs_idle([(STUDY, trial(number=4), attempt(load=(idle, busy)))], rule, 1861.0) == []
 
 
 def ended(number: int = 1) -> Notice:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from placement.model import Device
-from placement.packing.device_time import DeviceTime
+from placement.packing.device_time import DeviceTime, Watch
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import DeliveryState, StudyState, TrialState, WaitsFor
-from scamp_service.model import Delivery, TrialChanges
+from scamp_service.model import Delivery, Report, TrialChanges
 from scamp_service.notices import notifier as module
 from scamp_service.notices.notifier import Notifier, add_tests
 from scamp_service.notices.retries import Answer, Retries
@@ -23,10 +23,11 @@ from scamp_service.settings import ProjectSettings, Settings
 from scamp_service.store.recorded_cluster import RecordedCluster, RecordedDevice
 from scamp_service.store.store import Store
 from tests.scamp_service.store.parts.test_requests import SPEC
+from tests.scamp_service.store.trials import run
 from tests.values import new_attempt, sized
 from tests.waiting import until
 
-ALL = ["study.ended", "trial.failed", "trial.healed", "trial.best", "quota.near", "devices.idle"]
+ALL = ["study.ended", "trial.failed", "trial.healed", "trial.best", "quota.near", "devices.idle", "trial.idle"]
 OURS = Receiver.model_validate({"webhook": "https://ours.test/", "on": ALL})
 
 
@@ -209,6 +210,18 @@ def test_a_project_near_its_quota_is_told_once(store: Store, opened: Any, monkey
     monkeypatch.setattr(type(store.usage), "of_holders", lambda usage, now: {"vision": DeviceTime(0.0, 0.9 * 3600)})
     told(store, notifier, 2)
     assert len(told(store, notifier, 2)) == 2 and {each.kind for each in sent.deliveries} == {"quota.near"}
+
+
+def test_a_trial_that_does_not_use_its_devices_is_told(
+    store: Store, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    trial_id = run(store)
+    load = (Watch(store.now(), 3600.0, 0.0, 80.0),)
+    assert store.reports.add(Report(trial_id, 1, "token-1", load=load), now=store.now())
+    notifier, sent = opened(notify=[OURS])
+    told(store, notifier, 1)
+    assert len(told(store, notifier, 1)) == 1 and sent.deliveries[0].body["data"]["idle_seconds"] == 3600.0
 
 
 def test_idle_devices_are_told_while_trials_wait(store: Store, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,10 @@ import pytest
 from estimators.learning import AttemptPhase, Ending
 from estimators.model import MIB, EvaluationExtra, Plan
 from placement.model import Cluster, Device
+from placement.packing.device_time import IdleRule, Watch
 from scamp_service.control.decide.effects import Launch, MoveAttempt, MoveTrial, Size, StopGang
 from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
+from scamp_service.control.decide.snapshot import Packing
 from scamp_service.control.executor import GangState, GangStatus
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from tests.scamp_service.control.decide.snapshots import ALIVE, FAILED, effects_of, only_move, study
@@ -141,6 +143,22 @@ def test_an_attempt_that_was_stopped_in_order_costs_its_trial_nothing() -> None:
     (again, *_) = effects_of(trials=[trial()], attempts=[attempt(outcome=Outcome.STOPPED)], gangs={})
     assert isinstance(again, MoveTrial) and again.to is TrialState.QUEUED
     assert "num_lost" not in again.changes and "last checkpoint" in again.reason
+
+
+def test_a_trial_whose_gang_is_idle_is_paused_where_that_is_asked_for() -> None:
+    load = (Watch(60.0, 60.0, 0.9, 80.0), Watch(1860.0, 1800.0, 0.02, 80.0))
+    found: dict[str, Any] = {"trials": [trial()], "gangs": {"1/1": ALIVE}}
+    packing = Packing(pauses_idle=IdleRule(0.1, 1800.0))
+    pause, stop = effects_of(**found, attempts=[attempt(load=load)], packing=packing)
+    assert isinstance(pause, MoveTrial) and pause.to is TrialState.RUNNING and pause.changes == {"paused": True}
+    assert isinstance(stop, MoveAttempt) and stop.outcome is Outcome.STOPPED
+    assert stop.detail == "its devices were less than 10 % busy for 30 minutes, so the trial was paused"
+    assert effects_of(**found, attempts=[attempt(load=load)]) == [], "nobody has asked for it"
+    assert effects_of(**found, attempts=[attempt(load=load[:1])], packing=packing) == []
+    stopping = attempt(load=load, state=AttemptState.STOPPING)
+    assert not any(
+        isinstance(effect, MoveTrial) for effect in effects_of(**found, attempts=[stopping], packing=packing)
+    )
 
 
 def test_an_attempt_whose_rank_does_not_answer_is_neither_lost_nor_launched_nor_ended() -> None:

@@ -14,7 +14,7 @@ from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide.effects import Begin, MoveAttempt, MoveTrial, Propose
 from scamp_service.control.decide.place import IS_PAUSED, PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
+from scamp_service.lifecycle import IDLE_PAUSED, AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
@@ -285,6 +285,9 @@ def test_a_trial_that_a_user_has_paused_stops_and_waits_and_leaves_its_room_to_o
     again = replace(queued, attempt=1, requeued_because=f"will run again: {stop.detail}")
     reason = only_move(effects_of(trials=[again])).reason
     assert reason == "will run again: a user paused the trial. Now: waits until somebody resumes it", "said once"
+    idle = replace(queued, attempt=1, requeued_because=f"will run again: nothing was done, {IDLE_PAUSED}")
+    reason = only_move(effects_of(trials=[idle])).reason
+    assert reason == "will run again: nothing was done, so the trial was paused. Now: waits until somebody resumes it"
     paused = [replace(queued, id=n, number=n) for n in range(1, 20)]
     (proposal,) = (e for e in effects_of(trials=paused, studies={1: study(num_trials=5)}) if isinstance(e, Propose))
     assert proposal.count == 4

@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 import pytest
 
+from placement.packing.device_time import Watch, day_of
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import LogLine, Metric, Report
 from scamp_service.store.store import Store
+from scamp_service.store.summary import study_summary
 from tests.scamp_service.store.trials import (
     begin,
     contents,
@@ -139,6 +141,20 @@ def test_the_measured_share_of_communication_stays_when_later_reports_have_none(
     assert store.reports.add(Report(trial_id, 1, "token-1", measured_bytes=9), now=7.0)
     assert store.attempts.of_trial(trial_id)[0].measured_communication_share == 0.4
     assert store.trials.get(trial_id).measured_communication_share == 0.4
+
+
+def test_the_newest_load_is_kept_and_counts_for_its_owner_and_its_study(store: Store) -> None:
+    trial_id = run(store)
+    load = (Watch(60.0, 60.0, 1.0, 80.5), Watch(120.0, 60.0, 0.5, 81.0))
+    for newer in (load[:1], load, ()):
+        assert store.reports.add(Report(trial_id, 1, "token-1", measured_bytes=9, load=newer), now=121.0)
+    assert store.attempts.open()[0].load == load
+    (open_use,) = store.usage.of_days(day_of(0.0), day_of(0.0), now=130.0)
+    assert (open_use.time.watched_seconds, open_use.time.busy_share) == (240.0, 0.75), "of two devices"
+    open_states = (AttemptState.STARTING, AttemptState.RUNNING)
+    assert store.attempts.move(trial_id, 1, open_states, AttemptState.ENDED, outcome=Outcome.DONE, now=130.0)
+    assert store.usage.of_days(day_of(0.0), day_of(0.0), now=999.0) == [open_use]
+    assert study_summary(store, 1, now=130.0).busy_share == 0.75
 
 
 def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: Store) -> None:
