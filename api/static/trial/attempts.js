@@ -156,7 +156,16 @@ function loadLine(load) {
     ...bars,
   );
   const words = `${percent(busy / seconds)} of ${duration(seconds)}, and ${percent(last.busy_share)} of the last ${duration(last.seconds)}, when it had ${mib(last.mib)} MiB`;
-  return h("p", { title: "the first rank, from its first step on" }, "Busy: ", drawn, ` ${words}`);
+  return h(
+    "p",
+    {
+      title:
+        "the first rank, from its first step on; memory is what torch has reserved on a GPU, and that of the process with its libraries on a CPU",
+    },
+    "Busy: ",
+    drawn,
+    ` ${words}`,
+  );
 }
 
 /**
