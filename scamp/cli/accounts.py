@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import sys
 from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any
@@ -175,6 +177,9 @@ def revoke_token(
     client_of(address, token, to_change=True).tokens.revoke(number)
 
 
+USE_COLUMNS = ("period", "project", "owner", "device_hours", "busy_share", "mib_hours")
+
+
 @app.command()
 def usage(
     first: Annotated[str | None, typer.Option(help="first day, such as 2026-03-01; default: of this month")] = None,
@@ -183,11 +188,17 @@ def usage(
     address: Address = "",
     token: Token = "",
     as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="print CSV")] = False,
 ) -> None:
     """Show how many device-hours each owner has used in each project, and how busy the devices were."""
     rows = client_of(address, token).usage(first=first, last=last, by=by)
     if as_json:
         print(json.dumps(rows))
+        return
+    if as_csv:
+        writer = csv.DictWriter(sys.stdout, USE_COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
         return
     table = Table("From", "Project", "Owner", "Device-hours", "Busy", "GiB·hours", box=None)
     for row in rows:

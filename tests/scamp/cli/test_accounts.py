@@ -51,6 +51,7 @@ def test_a_team_moves_in_by_the_command_line(tmp_path: Path, monkeypatch: pytest
         scamp("users", "change", "bob", "--devices", "none", "--device-hours", "none")
         assert store.users.quotas() == {}
         assert "no device was used" in scamp("usage")
+        assert scamp("usage", "--csv") == "period,project,owner,device_hours,busy_share,mib_hours\n"
         scamp("users", "change", "bob", "--disable")
         assert re.search(r"bob .*disabled", scamp("users", "list"))
         log = scamp("audit", "--user", "anna")

@@ -147,17 +147,17 @@ def test_an_attempt_that_was_stopped_in_order_costs_its_trial_nothing() -> None:
 
 def test_a_trial_whose_gang_is_idle_is_paused_where_that_is_asked_for() -> None:
     load = (Watch(60.0, 60.0, 0.9, 80.0), Watch(1860.0, 1800.0, 0.02, 80.0))
-    found: dict[str, Any] = {"trials": [trial()], "gangs": {"1/1": ALIVE}}
+    state: dict[str, Any] = {"trials": [trial()], "gangs": {"1/1": ALIVE}}
     packing = Packing(pauses_idle=IdleRule(0.1, 1800.0))
-    pause, stop = effects_of(**found, attempts=[attempt(load=load)], packing=packing)
+    pause, stop = effects_of(**state, attempts=[attempt(load=load)], packing=packing)
     assert isinstance(pause, MoveTrial) and pause.to is TrialState.RUNNING and pause.changes == {"paused": True}
     assert isinstance(stop, MoveAttempt) and stop.outcome is Outcome.STOPPED
     assert stop.detail == "its devices were less than 10 % busy for 30 minutes, so the trial was paused"
-    assert effects_of(**found, attempts=[attempt(load=load)]) == [], "nobody has asked for it"
-    assert effects_of(**found, attempts=[attempt(load=load[:1])], packing=packing) == []
+    assert effects_of(**state, attempts=[attempt(load=load)]) == [], "nobody has asked for it"
+    assert effects_of(**state, attempts=[attempt(load=load[:1])], packing=packing) == []
     stopping = attempt(load=load, state=AttemptState.STOPPING)
     assert not any(
-        isinstance(effect, MoveTrial) for effect in effects_of(**found, attempts=[stopping], packing=packing)
+        isinstance(effect, MoveTrial) for effect in effects_of(**state, attempts=[stopping], packing=packing)
     )
 
 
