@@ -21,6 +21,7 @@ from api.routes.parameters import (
     SortColumn,
     States,
     StudyId,
+    TheSettings,
     TheStore,
     Where,
     Whole,
@@ -44,6 +45,7 @@ from api.views.view import Page
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.parts.trials import Trials
 from scamp_service.study.objectives import Objectives
+from workloads.training.checkpoints.outbox import late_words
 
 router = APIRouter(prefix="/v1", tags=["trials"])
 
@@ -151,7 +153,7 @@ def _peaks_view(trials: Trials, trial_ids: Sequence[int]) -> Callable[[list[tupl
 
 
 @router.get("/studies/{study_id}/trials/{number}", responses=problems(404))
-def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail:
+def get_trial(study_id: StudyId, number: Number, store: TheStore, settings: TheSettings) -> TrialDetail:
     """Get one trial with all its attempts, and the plans that were compared for it."""
     event_id = store.events.last_id()
     trial = store.trials.numbered(study_id, number)
@@ -160,22 +162,28 @@ def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail
     attempts = store.attempts.of_trial(trial.id)
     sharing = store.attempts.sharing_with(attempts[-1], study_id) if attempts else []
     others = [each for each in sharing if each != number]
-    return trial_detail(trial, objectives, metrics, attempts, others, store.trials.options(trial.id), event_id)
+    unstored = late_words(settings.checkpoints, trial.id) if settings.checkpoint_url else ""
+    options = store.trials.options(trial.id)
+    return trial_detail(trial, objectives, metrics, attempts, others, options, event_id, unstored)
 
 
 @router.post("/studies/{study_id}/trials/{number}:stop", responses=problems(404, 409))
-def stop_trial(study_id: StudyId, number: Number, store: TheStore, access: TheAccess) -> TrialDetail:
+def stop_trial(
+    study_id: StudyId, number: Number, store: TheStore, settings: TheSettings, access: TheAccess
+) -> TrialDetail:
     """Stop one trial: it ends as `CANCELLED`, and what it reported is kept. No effect once it has ended."""
     store.trials.stop(study_id, number, reason=f"stopped by {access.name or 'the user'}", now=time.time())
-    return get_trial(study_id, number, store)
+    return get_trial(study_id, number, store, settings)
 
 
 @router.patch("/studies/{study_id}/trials/{number}", responses=problems(404, 409, 422))
-def change_trial(study_id: StudyId, number: Number, changed: ChangedTrial, store: TheStore) -> TrialDetail:
+def change_trial(
+    study_id: StudyId, number: Number, changed: ChangedTrial, store: TheStore, settings: TheSettings
+) -> TrialDetail:
     """Pause or resume one trial, or let it start before or after the others of its study that wait."""
     changes: Any = changed.model_dump(exclude_none=True)
     store.trials.change(study_id, number, changes, now=time.time())
-    return get_trial(study_id, number, store)
+    return get_trial(study_id, number, store, settings)
 
 
 @router.delete("/studies/{study_id}/trials/{number}", status_code=204, responses=problems(404, 409))

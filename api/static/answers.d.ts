@@ -1018,6 +1018,8 @@ export interface TrialDetail {
   /** numbers of the other trials that share the process of its last attempt, or have shared it */
   shared_with: number[];
   options: OptionView[];
+  /** checkpoints that are only on the service's host although object storage should have them, since when and why; empty: none */
+  unstored: string;
   /** id of an event that this answer includes: pass it to /v1/events?after= to follow on */
   last_event_id: number;
 }

@@ -227,6 +227,9 @@ class TrialDetail(TrialView):
     shared_with: list[int]
     """numbers of the other trials that share the process of its last attempt, or have shared it"""
     options: list[OptionView]
+    unstored: str
+    """checkpoints that are only on the service's host although object storage should have them, since when and why;
+    empty: none"""
     last_event_id: LastEvent
 
 
@@ -292,10 +295,12 @@ def trial_detail(
     shared_with: Iterable[int],
     options: Iterable[Option],
     last_event_id: int,
+    unstored: str = "",
 ) -> TrialDetail:
     """View of a trial with its attempts, and with the plans that were compared.
 
-    ``shared_with`` are the numbers of other trials that share its process.
+    ``shared_with`` are the numbers of other trials that share its process; ``unstored`` says which checkpoints are late
+    in object storage.
     """
     return TrialDetail(
         **trial_fields(trial, objectives),
@@ -303,6 +308,7 @@ def trial_detail(
         attempts=[attempt_view(attempt) for attempt in attempts],
         shared_with=list(shared_with),
         options=[OptionView(**option_json(option, trial.plan)) for option in options],
+        unstored=unstored,
         last_event_id=last_event_id,
     )
 

@@ -64,6 +64,8 @@ MOST_CYCLES = 4
 """Cycles at once: to end an attempt, to give its devices to the next trial, and to find that nothing else follows."""
 START_TRIES = 3
 """Times that a run tries to start its Ray."""
+STORE_SECONDS = 600.0
+"""How long a run waits at its end for its last checkpoints to be stored in object storage."""
 TELL_SECONDS = 15.0
 """How long a run waits at its end for those who are told of it."""
 END_SECONDS = 8.0
@@ -128,7 +130,9 @@ def run_study(
         store.studies.note_provenance(study.id, {**(provenance or {}), "packages": package_versions()})
         ray, starting = (None, None) if settings.ray_address else _start_ray(settings, stack)
         news = News()
-        tick = stack.enter_context(controlling(settings, store, news=news, starting=starting))
+        tick = stack.enter_context(
+            controlling(settings, store, news=news, starting=starting, last_seconds=STORE_SECONDS)
+        )
         interrupts = _Interrupts(store.studies, study.id)
         redrawn = 0.0
         while store.studies.get(study.id).state in LIVE_STUDIES or store.attempts.open():
@@ -216,8 +220,11 @@ def controlling(
     news: News,
     outlives: bool = False,
     starting: threading.Thread | None = None,
+    last_seconds: float = 0.0,
 ) -> Iterator[Callable[[], None]]:
     """Wait for Ray, and yield the function that runs one tick.
+
+    Checkpoints that wait for object storage at the end have ``last_seconds``.
 
     On exit every rank is ended, unless the cluster ``outlives`` this process and another controller is to find them.
     ``news.tell`` is called whenever the next tick should not wait. Raises ``Unavailable`` when the thread that is
@@ -241,7 +248,7 @@ def controlling(
         if not settings.ray_address:
             settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir, starting)})
         copies = copies_of(settings, store.identity())
-        stack.enter_context(mirroring(settings, copies.objects.url if copies else ""))
+        stack.enter_context(mirroring(settings, copies.objects.url if copies else "", last_seconds))
         remover = Remover(copies)
         leadership = Leadership(store.leases, settings.lease_seconds, wall_clock=store.now)
         stack.callback(leadership.resign)

@@ -21,8 +21,9 @@ from typing import Any
 from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.remote.copies import Copies, NotStored, Pushed
 from scamp_service.remote.layout import pause_seconds
+from workloads.files import untrusted
 from workloads.files.untrusted import open_plain
-from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
 from workloads.training.checkpoints.outbox import (
     ALIVE,
     ANSWERS,
@@ -33,6 +34,7 @@ from workloads.training.checkpoints.outbox import (
     WHY,
     named,
     open_outbox,
+    waiting,
 )
 
 log = logging.getLogger("scamp.mirror")
@@ -42,6 +44,8 @@ UPLOADS_AT_ONCE, DOWNLOADS_AT_ONCE = 4, 8
 PULL_SECONDS = 60.0
 """Seconds for which a rank waits for a storage that does not answer; then its attempt ends, and is repeated later."""
 OLD_ANSWER_SECONDS = 3600.0
+SWEEP_SECONDS = 3600.0
+OLD_TRIAL_SECONDS = 24 * 3600.0
 
 
 @dataclass(slots=True)
@@ -54,9 +58,14 @@ class _Failing:
 
 @dataclass(slots=True)
 class Mirror:
-    """Does the requests for one folder of checkpoints, each kind in threads of its own."""
+    """Does the requests for one folder of checkpoints, each kind in threads of its own.
+
+    In a folder that ``is_swept`` here, and by nobody else, it removes what is left of trials that were removed.
+    """
 
     copies: Copies
+    is_swept: bool = False
+    _swept_at: float = field(default_factory=time.monotonic)
     _busy: dict[Path, object] = field(default_factory=dict)
     _failing: dict[Path, _Failing] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -79,6 +88,9 @@ class Mirror:
                     self._begin(root / FORGET, self._forget, uploads)
                     self._begin(root / PUSH, self._push, uploads)
                     self._begin(root / PULL, self._pull, downloads)
+                    if self.is_swept and time.monotonic() - self._swept_at > SWEEP_SECONDS:
+                        self._swept_at = time.monotonic()
+                        uploads.submit(self.sweep, time.time() - OLD_TRIAL_SECONDS)
                     stop.wait(LOOK_SECONDS)
 
     def _begin(self, folder: Path, do: Callable[[CheckpointName, Path], None], threads: ThreadPoolExecutor) -> None:
@@ -148,6 +160,21 @@ class Mirror:
     def _pulled(self, name: CheckpointName) -> str:
         self.copies.pull(name)
         return ""
+
+    def sweep(self, before: float) -> None:
+        """Remove trials of which the storage has nothing, whose checkpoints were all stored, the newest one ``before``.
+
+        Then they have been removed there.
+        """
+        root = self.copies.root
+        pending = {request.name.trial_id for request in waiting(root)}
+        for folder in (path for path in root.iterdir() if path.name.isdigit()):
+            trial_id = int(folder.name)
+            with suppress(OSError, Unavailable):
+                names = written_checkpoints(root, trial_id)
+                is_old = names and all(name.folder(root).stat().st_mtime < before for name in names)
+                if is_old and trial_id not in pending and not self.copies.objects.sizes(folder.name):
+                    untrusted.remove(folder)
 
     def _clean(self) -> None:
         """Remove answers to ranks that have died."""

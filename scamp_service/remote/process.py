@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from scamp_service.remote.mirror import Mirror
 from scamp_service.remote.objects import Objects
 from scamp_service.settings import ROOT, Settings
 from scamp_service.user_environment import hide_environment
-from workloads.training.checkpoints.outbox import FOLDER, open_outbox
+from workloads.training.checkpoints.outbox import FOLDER, LOOK_SECONDS, open_outbox, waiting
 
 log = logging.getLogger("scamp.mirror")
 
@@ -30,8 +31,11 @@ END_SECONDS = 5.0
 
 
 @contextmanager
-def mirroring(settings: Settings, url: str) -> Iterator[None]:
-    """Copy the checkpoints of this host to and from ``url`` meanwhile; does nothing if that is empty."""
+def mirroring(settings: Settings, url: str, last_seconds: float = 0.0) -> Iterator[None]:
+    """Copy the checkpoints of this host to and from ``url`` meanwhile; does nothing if that is empty.
+
+    At the end what waits is stored, within ``last_seconds`` unless the storage refuses; the rest by the next mirror.
+    """
     if not url:
         yield
         return
@@ -41,6 +45,9 @@ def mirroring(settings: Settings, url: str) -> Iterator[None]:
     watcher.start()
     try:
         yield
+        ends_at = time.monotonic() + last_seconds
+        while time.monotonic() < ends_at and any(not each.why for each in waiting(settings.checkpoints)):
+            time.sleep(LOOK_SECONDS)
     finally:
         stop.set()
         watcher.join()
@@ -84,10 +91,10 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.stdin.close()
 
 
-def serve_mirror(url: str, root: Path, stop: threading.Event) -> None:
+def serve_mirror(url: str, root: Path, stop: threading.Event, *, is_swept: bool = False) -> None:
     """Be the mirror of ``root`` until ``stop``. What others may not read of the environment is hidden."""
     hide_environment()
-    Mirror(Copies(Objects(url), root)).run(stop)
+    Mirror(Copies(Objects(url), root), is_swept).run(stop)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 from unittest.mock import patch
 
@@ -55,7 +56,7 @@ class ObjectStorage:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
-    @property
+    @cached_property
     def files(self) -> Any:
         """A client of fsspec that is always served."""
         import s3fs

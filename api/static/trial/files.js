@@ -38,6 +38,7 @@ export function filesPanel({ state, page }) {
     const command = `scamp weights ${state.studyId} ${state.number}`;
     const averages = AVERAGES.some((name) => (state.trial?.params[name] ?? null) !== null);
     const also = averages ? `, with the averages by which its metrics were measured; with --raw those that train` : "";
+    const unstored = state.trial?.unstored ? `. Not in object storage yet, ${state.trial.unstored}` : "";
     const rows = files.map((file) => ({
       href: api.fileAddress(state.studyId, state.number, file.name),
       name: file.name,
@@ -47,7 +48,7 @@ export function filesPanel({ state, page }) {
       rows.push({
         href: api.checkpointAddress(state.studyId, state.number),
         name: `checkpoint of step ${checkpoint}`,
-        cells: ["", `“${command}” writes it as a file for torch.load${also}`],
+        cells: ["", `“${command}” writes it as a file for torch.load${also}${unstored}`],
       });
     }
     section.hidden = rows.length === 0;

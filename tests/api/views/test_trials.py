@@ -87,7 +87,10 @@ def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order
     assert [shown_attempt["attempt"] for shown_attempt in shown["attempts"]] == [1, 2] and shown["last_event_id"] == 17
     another = {**option, "plan": Plan(4).to_json(), "plan_text": "1 rank, micro-batch 4", "chosen": False}
     assert shown["options"] == [option, another]
-    assert shown.keys() - {"attempts", "shared_with", "options", "last_event_id"} == TrialView.model_fields.keys()
+    assert (
+        shown.keys() - {"attempts", "shared_with", "options", "unstored", "last_event_id"}
+        == TrialView.model_fields.keys()
+    )
 
 
 def test_an_out_of_memory_is_a_lower_bound_and_one_of_an_evaluation_has_the_peak_of_evaluations() -> None:

@@ -15,10 +15,13 @@ from scamp_service.lifecycle import StudyState
 from scamp_service.model import LogLine, Report
 from scamp_service.processes import sweeper
 from scamp_service.processes.sweeper import DAY_SECONDS, LOOK_SECONDS, REST_SECONDS, Remover, Sweeper
+from scamp_service.remote.copies import Copies
+from scamp_service.remote.objects import Objects
 from scamp_service.settings import Settings
 from scamp_service.store import schema
 from scamp_service.store.parts.removals import Removals
 from scamp_service.store.store import Store
+from tests.services.s3 import object_storage
 from tests.services.serving import SECRET, end, fill, settings_in
 from tests.waiting import PATIENCE_SECONDS
 from workloads.files import untrusted
@@ -262,3 +265,22 @@ def test_after_an_error_it_rests_so_that_few_cycles_fail(
         except RuntimeError:
             num_failed += 1
     assert 1 <= num_failed <= 3
+
+
+def test_what_is_in_object_storage_goes_before_the_rows_that_name_it(tmp_path: Path, store: Store) -> None:
+    with object_storage() as storage:
+        settings = settings_in(tmp_path)
+        gone, kept = ended_study(store, settings), ended_study(store, settings)
+        copies = Copies(Objects(storage.url), settings.checkpoints)
+        for trial in [*store.trials.history(gone), *store.trials.history(kept)]:
+            copies.objects.write(f"{trial.id}/step-10/manifest.json", b"{}")
+        storage.refuses = 403
+        store.requests.delete(gone, now=1500.0)
+        sweeps = Sweep(store, settings, remover=Remover(copies))
+        sweeps.tick(10, hangs=True)
+        assert left(store, gone)["trials"] > 0, "the storage refuses"
+        storage.refuses = 0
+        sweeps.look()
+        trials = {str(trial.id) for trial in store.trials.history(kept)}
+        assert {name.partition("/")[0] for name in storage.names()} == trials
+        assert left(store, gone)["metrics"] == 0

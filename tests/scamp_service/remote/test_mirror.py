@@ -21,6 +21,7 @@ from tests.scamp_service.remote.test_copies import FIRST, SECOND, TRIAL, read, w
 from tests.services.s3 import SECRET, ObjectStorage
 from tests.waiting import until
 from workloads.training.checkpoints import outbox
+from workloads.training.checkpoints.name import CheckpointName
 
 
 @pytest.fixture
@@ -161,3 +162,37 @@ def test_an_upload_survives_kills_of_the_process(storage: ObjectStorage, tmp_pat
     elsewhere.pull(FIRST)
     assert read(elsewhere, FIRST) == files
     assert SECRET not in (tmp_path / "logs" / "mirror.log").read_text()
+
+
+def test_what_waits_at_the_end_of_a_run_is_stored_unless_the_storage_refuses(
+    storage: ObjectStorage, tmp_path: Path
+) -> None:
+    settings = Settings(data_dir=tmp_path)
+    copies = Copies(Objects(storage.url), settings.checkpoints)
+    with mirroring(settings, storage.url, last_seconds=1000.0):
+        write(copies, FIRST)
+        outbox.push(settings.checkpoints, FIRST, [], ends=True)
+    assert copies.manifest(FIRST) is not None
+    storage.refuses = 403
+    with mirroring(settings, storage.url, last_seconds=1000.0):
+        write(copies, SECOND)
+        outbox.push(settings.checkpoints, SECOND, [], ends=True)
+    words = outbox.late_words(settings.checkpoints, TRIAL)
+    assert "checkpoint of step 10" in words and "let these credentials" in words
+    assert outbox.late_words(settings.checkpoints, TRIAL, before=SECOND) == ""
+
+
+def test_a_host_forgets_trials_that_were_removed_and_no_others(copies: Copies) -> None:
+    outbox.open_outbox(copies.root)
+    removed, kept, pending, new = (CheckpointName(trial, 5) for trial in (1, 2, 3, 4))
+    for name in (removed, kept, pending):
+        write(copies, name)
+        os.utime(name.folder(copies.root), (1000.0, 1000.0))
+    write(copies, new)
+    (copies.root / "5" / "files").mkdir(parents=True)
+    for name in (removed, kept):
+        copies.push(name, [], ends=True)
+    outbox.push(copies.root, pending, [], ends=True)
+    copies.remove(removed.trial_id)
+    Mirror(copies).sweep(before=2000.0)
+    assert sorted(path.name for path in copies.root.glob("[0-9]*")) == ["2", "3", "4", "5"]

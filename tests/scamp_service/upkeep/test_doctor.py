@@ -34,6 +34,7 @@ from scamp_service.store import schema
 from scamp_service.store.store import Store
 from scamp_service.upkeep import doctor, machine, service, storage
 from scamp_service.upkeep.finding import Finding, Level, finding
+from tests.services.s3 import KEY, SECRET, object_storage
 from tests.services.serving import free_port
 from tests.waiting import PATIENCE_SECONDS
 
@@ -471,6 +472,23 @@ def test_a_new_database_is_well_and_stays_empty(surroundings: Surroundings, post
     for _ in range(2):
         answer = answer_of(surroundings, "database", {"database_url": postgres_server.create_database()})
         assert answer.level == Level.OK and "its tables are made at the first start" in answer.words
+
+
+def test_object_storage_is_written_listed_read_and_left_as_it_was(surroundings: Surroundings) -> None:
+    with object_storage() as storage:
+        answer = answer_of(surroundings, "checkpoints", {"checkpoint_dir": storage.url})
+        assert answer.level == Level.OK and storage.url in answer.words, answer
+        assert storage.names() == []
+        storage.refuses = 403
+        answer = answer_of(surroundings, "checkpoints", {"checkpoint_dir": storage.url})
+        assert answer.level == Level.ERROR and "let these credentials" in answer.words, answer
+        assert SECRET not in answer.words and KEY not in answer.words
+
+
+def test_a_bucket_that_is_missing_is_found(surroundings: Surroundings) -> None:
+    with object_storage():
+        answer = answer_of(surroundings, "checkpoints", {"checkpoint_dir": "s3://nowhere/a"})
+    assert answer.level == Level.ERROR and "create the bucket" in answer.words, answer
 
 
 def test_too_few_open_files_are_found() -> None:

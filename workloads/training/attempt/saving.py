@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
 import time
 from collections.abc import Mapping
 
@@ -31,7 +30,7 @@ class Saving:
         self._saved_at = -math.inf  # when it was done, by the monotonic clock
         self._kept = KeptState(rank.workload, rank.model, rank.optimizer)
         self._is_told = False  # that some attributes are not kept
-        self._unstored = ""  # what was last printed about checkpoints that are not in object storage
+        self._is_unstored = False  # whether checkpoints are late in object storage, as was printed
         self._best: tuple[float, int] | None = None  # the best value of a trial that counts by it, and its step
 
     def resume(self) -> int:
@@ -115,21 +114,11 @@ class Saving:
         self._resuming.begin(name, self._kept.left_out, needed)
 
     def _tell_unstored(self, newest: CheckpointName) -> None:
-        """Say once that the checkpoint before ``newest`` is only on this host, and once that it no longer is."""
-        root = self._rank.job.checkpoint_root
-        now = time.time()
-        waits = [each for each in outbox.waiting(root, newest.trial_id) if each.name < newest and each.is_late(now)]
-        words = f"since {time.strftime('%F %T', time.localtime(waits[0].since))}" if waits else ""
-        if words != self._unstored:
-            reason = f": {waits[-1].why}" if waits and waits[-1].why else ""
-            steps = ", ".join(str(each.name.step) for each in waits)
-            print(
-                f"checkpoints are only on host {socket.gethostname()} {words}, those of step {steps}{reason}"
-                if waits
-                else f"all checkpoints before that of step {newest.step} are in object storage",
-                flush=True,
-            )
-        self._unstored = words
+        """Say once that checkpoints before ``newest`` are only on this host, and once that they no longer are."""
+        words = outbox.late_words(self._rank.job.checkpoint_root, newest.trial_id, before=newest)
+        if bool(words) != self._is_unstored:
+            print(words or f"all checkpoints before that of step {newest.step} are in object storage", flush=True)
+        self._is_unstored = bool(words)
 
     def _tell(self) -> None:
         """Say once which attributes a resumed training would not have."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -103,6 +104,21 @@ def waiting(root: Path, trial_id: int | None = None) -> list[Waiting]:
                 since = file.stat().st_mtime
                 requests.append(Waiting(name, since, _text_of(file.with_name(file.name + WHY))))
     return sorted(requests, key=lambda each: each.name)
+
+
+def late_words(root: Path, trial_id: int, before: CheckpointName | None = None) -> str:
+    """Says which checkpoints of a trial are only on this host, since when and why; empty if none is for long.
+
+    Those from ``before`` on do not count.
+    """
+    now = time.time()
+    requests = [each for each in waiting(root, trial_id) if each.is_late(now) and (not before or each.name < before)]
+    if not requests:
+        return ""
+    steps = ", ".join(str(each.name.step) for each in requests)
+    since = time.strftime("%F %T", time.localtime(requests[0].since))
+    why = f": {requests[-1].why}" if requests[-1].why else ""
+    return f"only on host {socket.gethostname()} since {since}: checkpoint of step {steps}{why}"
 
 
 def named(folder: Path) -> list[tuple[CheckpointName, Path]]:

@@ -1,0 +1,60 @@
+"""The mirror of a host that is not the controller's: an actor with the credentials of ``ray start``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from scamp_service.cluster.worker.folders import Folders
+from scamp_service.cluster.worker.host_mirror import keep_mirror
+from scamp_service.host import kernel
+from scamp_service.remote.copies import Copies
+from scamp_service.remote.objects import Objects
+from tests.scamp_service.remote.test_copies import FIRST, write
+from tests.services.s3 import SECRET, ObjectStorage, object_storage
+from tests.waiting import until
+from workloads.training.checkpoints import outbox
+
+NAMESPACE = "scamp-mirrors"
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[ObjectStorage]:
+    with object_storage() as storage:  # before Ray starts, whose processes inherit the environment
+        ray.init(address="local", num_cpus=1, namespace=NAMESPACE, include_dashboard=False, logging_level="error")
+        yield storage
+        ray.shutdown()
+
+
+@pytest.mark.ray
+def test_a_host_of_a_cluster_stores_its_checkpoints(storage: ObjectStorage, tmp_path: Path) -> None:
+    folders = Folders(kernel(), tmp_path / "code", tmp_path / "checkpoints", storage.url)
+    keep_mirror(folders, NAMESPACE, lease_seconds=4.0, is_controllers=False)
+    copies = Copies(Objects(storage.url), folders.checkpoints)
+    write(copies, FIRST)
+    outbox.push(copies.root, FIRST, [], ends=True)
+    until(lambda: not outbox.waiting(copies.root), "the upload")
+    assert copies.manifest(FIRST) is not None
+    assert outbox.fetch(copies.root, FIRST, or_older=False, lives=lambda: None) == ""
+    mirrors = [pid for pid in Path("/proc").glob("[0-9]*") if _is_mirror(pid)]
+    assert mirrors and SECRET not in (mirrors[0] / "environ").read_text()
+    until(lambda: not mirrors[0].exists(), "its end, as nobody leads")
+
+
+@pytest.mark.parametrize(("url", "is_controllers"), [("", False), ("s3://bucket/a", True)])
+def test_there_is_none_without_object_storage_and_on_the_controllers_host(
+    url: str, is_controllers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threading.Thread.start", lambda thread: pytest.fail("it starts one"))
+    keep_mirror(Folders(kernel(), tmp_path, tmp_path, url), NAMESPACE, 4.0, is_controllers=is_controllers)
+    assert (tmp_path / outbox.PUSH).is_dir() == bool(url)
+
+
+def _is_mirror(process: Path) -> bool:
+    try:
+        return b"ray::HostMirror" in (process / "cmdline").read_bytes()
+    except OSError:
+        return False
