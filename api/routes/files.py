@@ -52,7 +52,7 @@ def get_checkpoint(study_id: StudyId, number: Number, store: TheStore, settings:
     """
     trial = store.trials.numbered(study_id, number)
     last = store.attempts.checkpoints([trial.id]).get(trial.id)
-    copies = copies_of(settings, store.identity())
+    copies = copies_of(settings, store.identity)
     checkpoint = counted_checkpoint(settings.checkpoints, trial, last, copies)
     if checkpoint is None:
         raise NotFound(f"trial {number} of study {study_id} has no checkpoint")

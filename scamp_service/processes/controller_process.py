@@ -247,7 +247,7 @@ def controlling(
             stack.callback(calibrator.end)
         if not settings.ray_address:
             settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir, starting)})
-        copies = copies_of(settings, store.identity())
+        copies = copies_of(settings, store.identity)
         stack.enter_context(mirroring(settings, copies.objects.url if copies else "", last_seconds))
         remover = Remover(copies)
         leadership = Leadership(store.leases, settings.lease_seconds, wall_clock=store.now)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from scamp_service.errors import Unavailable
+from scamp_service.errors import Refused, Unavailable
 from scamp_service.remote.layout import (
     Manifest,
     attempt_of,
@@ -270,15 +270,25 @@ def stored_at(settings: Settings, identity: str) -> str:
 
 
 def expect_storage(settings: Settings) -> None:
-    """Raise ``InvalidInput`` if checkpoints are to be in object storage for which this environment has no library."""
+    """Raise ``InvalidInput`` if checkpoints are to be in object storage for which this environment has no library.
+
+    Raises ``Refused`` if users' code is to run as somebody else: the mirror, which belongs to the service, would write
+    into folders of that user, where it could be led astray.
+    """
     if settings.checkpoint_url:
+        if settings.user_code_user:
+            raise Refused(
+                f"SCAMP_CHECKPOINT_DIR is {settings.checkpoint_url}, which cannot be combined with "
+                "SCAMP_USER_CODE_USER: mount the bucket as a folder and name that, or unset one of them"
+            )
         Objects(settings.checkpoint_url).expect_library()
 
 
-def copies_of(settings: Settings, identity: str) -> Copies | None:
-    """The copies in object storage; None if checkpoints are in a folder."""
-    url = stored_at(settings, identity)
-    return Copies(Objects(url), settings.checkpoints) if url else None
+def copies_of(settings: Settings, identity: Callable[[], str]) -> Copies | None:
+    """The copies in object storage; None if checkpoints are in a folder. ``identity`` is asked only if they are not."""
+    if not settings.checkpoint_url:
+        return None
+    return Copies(Objects(stored_at(settings, identity())), settings.checkpoints)
 
 
 def probe(objects: Objects) -> None:

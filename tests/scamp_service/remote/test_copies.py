@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import pytest
 
-from scamp_service.errors import InvalidInput, Unavailable
-from scamp_service.remote.copies import Copies, NotStored, Pushed, probe, stored_at
+from scamp_service.errors import InvalidInput, Refused, Unavailable
+from scamp_service.remote.copies import Copies, NotStored, Pushed, expect_storage, probe, stored_at
 from scamp_service.remote.objects import Objects
 from scamp_service.settings import Settings
 from tests.services.s3 import BUCKET, KEY, SECRET, ObjectStorage
@@ -294,3 +294,11 @@ def test_services_share_a_bucket(tmp_path: Path) -> None:
 def test_a_url_without_a_bucket_or_with_a_password_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="SCAMP_CHECKPOINT_DIR"):
         Settings(checkpoint_dir=url)
+
+
+def test_another_user_for_users_code_is_refused_with_object_storage(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, checkpoint_dir="s3://bucket/a")
+    expect_storage(settings)
+    with pytest.raises(Refused, match="cannot be combined with SCAMP_USER_CODE_USER"):
+        expect_storage(settings.model_copy(update={"user_code_user": "nobody"}))
+    expect_storage(Settings(data_dir=tmp_path, user_code_user="nobody"))

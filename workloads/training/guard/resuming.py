@@ -219,7 +219,8 @@ class ResumeGuard:
     def _report(self, name: CheckpointName, needed: Collection[CheckpointName]) -> None:
         if self._rank.is_first:
             if self._rank.job.is_mirrored:
-                outbox.push(self._rank.job.checkpoint_root, name, needed, ends=True)
+                with explained(f"the checkpoint of step {name.step} cannot be handed to the mirror"):
+                    outbox.push(self._rank.job.checkpoint_root, name, needed, ends=True)
             self._rank.reporter.checkpoint(name.step)
 
     def _sketched(self) -> Tensor:

@@ -24,7 +24,7 @@ NAMESPACE = "scamp-mirrors"
 @pytest.fixture(scope="module")
 def storage() -> Iterator[ObjectStorage]:
     with object_storage() as storage:  # before Ray starts, whose processes inherit the environment
-        ray.init(address="local", num_cpus=1, namespace=NAMESPACE, include_dashboard=False, logging_level="error")
+        ray.init(address="local", num_cpus=1, namespace=NAMESPACE, include_dashboard=False, log_to_driver=False)
         yield storage
         ray.shutdown()
 
