@@ -99,6 +99,9 @@ class Settings(BaseSettings):
     device_mibs: Annotated[tuple[int, ...], NoDecode] = Field(
         default=(), description="memory of a node's first virtual devices if they differ, such as 128,48"
     )
+    stop_seconds: float = Field(
+        default=5.0, description="seconds in which trials may write a checkpoint when a service and its Ray end", ge=0
+    )
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
     rehearsal_gpus: str = Field(
         default="", description="file of GPUs to rehearse with: ranks train on the CPU; see docs/gpus.md"

@@ -68,8 +68,9 @@ STORE_SECONDS = 600.0
 """How long a run waits at its end for its last checkpoints to be stored in object storage."""
 TELL_SECONDS = 15.0
 """How long a run waits at its end for those who are told of it."""
-END_SECONDS = 8.0
-"""How long a controller process may take to end. If its Ray has already died, a clean end would take a minute."""
+END_SECONDS = 3.0
+"""How long a controller process may take to end, beside the time in which trials may write a checkpoint. If its Ray has
+already died, a clean end would take a minute."""
 
 
 def serve_controller(settings: Settings) -> None:
@@ -78,7 +79,7 @@ def serve_controller(settings: Settings) -> None:
 
     def end() -> None:
         stop.set()
-        last_resort = threading.Timer(END_SECONDS, os._exit, [1])
+        last_resort = threading.Timer(END_SECONDS + settings.stop_seconds, os._exit, [1])
         last_resort.daemon = True
         last_resort.start()
 

@@ -47,7 +47,8 @@ LONGEST_RAY_PAUSE_SECONDS = 60.0
 """Seconds from one start of Ray to the next. They double with each start, until a Ray stays up."""
 RAY_STAYS_SECONDS = 20.0
 """A Ray that lives so long after its start stays up: should it die, the next one starts at once."""
-STOP_SECONDS = 10.0
+STOP_SECONDS = 5.0
+"""How long a process may take to end, beside the time in which trials may write a checkpoint."""
 LAST_BYTES = 500  # of a child's log
 CANNOT_LISTEN = "cannot listen on"  # the words of an API whose port was taken meanwhile
 MOST_LOST_PORTS = 5
@@ -195,13 +196,13 @@ class Service:
         with (logs / f"{name}.log").open("ab") as output:
             return spawn(MODULES[name], self.settings, heartbeat, output)
 
-    def _end(self, name: str, seconds: float = STOP_SECONDS) -> None:
+    def _end(self, name: str) -> None:
         child = self._children[name]
         if child.poll() is not None:
             return
         child.terminate()
         try:
-            child.wait(seconds)
+            child.wait(STOP_SECONDS + self.settings.stop_seconds)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

@@ -55,7 +55,7 @@ space: {lr: {low: 1.0e-3, high: 1.0e-2, log: true}}
 fixed: {depth: 2, width: 24, patch: 4}
 search: {sampler: random}
 stopping: {rule: none}
-budget: {trials: 4, steps: 100, report_every: 10}
+budget: {trials: 2, steps: 600, report_every: 100}
 """
 
 
@@ -127,6 +127,8 @@ def rows(data_dir: Path, query: str) -> list[tuple[object, ...]]:
         return []
 
 
+EVERY = 100
+STOPPED = "SELECT trial_id, checkpoint_step FROM scamp_attempts WHERE outcome = 'STOPPED'"
 METRICS = "SELECT DISTINCT trial_id, step FROM scamp_metrics"
 
 
@@ -146,11 +148,11 @@ def interrupted(slurm: Slurm, job: str, data: Path, after: int) -> set[tuple[obj
 def test_a_study_goes_on_through_two_requeues_of_its_job_and_loses_no_row(slurm: Slurm, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
     data, output = tmp_path / "data", tmp_path / "job.out"
-    variables = environment(data, SCAMP_VIRTUAL_DEVICES="1")
+    variables = environment(data, SCAMP_VIRTUAL_DEVICES="1", SCAMP_MAX_GANGS_PER_DEVICE="1")
     del variables["SCAMP_PORT"]
     submitted = slurm.run(
         "sbatch", "--parsable", f"--output={output}", "--time=30", str(JOB), str(tmp_path / "study.yaml"),
-        variables={**variables, "SCAMP_COMMAND": str(ROOT / ".venv/bin/scamp")},
+        variables={**variables, "SCAMP_COMMAND": str(ROOT / "deploy/scamp")},
     )  # fmt: skip
     job = submitted.strip()
     first = interrupted(slurm, job, data, after=3)
@@ -158,10 +160,12 @@ def test_a_study_goes_on_through_two_requeues_of_its_job_and_loses_no_row(slurm:
     assert first <= second
     until(lambda: slurm.state(job) == "COMPLETED", "the job's end")
     assert second <= set(rows(data, METRICS))
-    assert rows(data, "SELECT state FROM scamp_trials") == [("COMPLETED",)] * 4
+    kept = [step for _, step in rows(data, STOPPED)]
+    assert len(kept) == 2 and any(step % EVERY for step in kept), "they stop at any step with a checkpoint"
+    assert rows(data, "SELECT state FROM scamp_trials") == [("COMPLETED",)] * 2
     assert rows(data, "SELECT count(*) FROM scamp_studies") == [(1,)], "the key of the job submits it once"
     steps = rows(data, "SELECT count(DISTINCT step) FROM scamp_metrics GROUP BY trial_id")
-    assert steps == [(10,)] * 4
+    assert steps == [(6,)] * 2
     assert output.read_text().count("wall time is near") == 2
 
 

@@ -69,6 +69,7 @@ class Ranks:
             "store": str(self.folder / f"store-{self.jobs}"),
             "stop_after": None,
             "stopped_rank": 0,
+            "keeps": False,
             "guard": True,
             "attempt": 1,
             "is_mirrored": False,

@@ -22,8 +22,8 @@ NUM_EVAL = 50  # which no number of ranks divides; to evaluate on all 360 would 
 
 
 class Collected:
-    def __init__(self, stop_after: int | None) -> None:
-        self.stop_after, self.asked = stop_after, 0
+    def __init__(self, stop_after: int | None, *, keeps: bool = False) -> None:
+        self.stop_after, self.asked, self.keeps = stop_after, 0, keeps
         self.reports: list[tuple[int, Mapping[str, float]]] = []
         self.checkpoints: list[CheckpointName] = []
         self.peak = 0
@@ -61,6 +61,9 @@ class Collected:
         self.asked += 1
         return self.stop_after is not None and self.asked >= self.stop_after
 
+    def should_keep(self) -> bool:
+        return self.keeps and self.stop_after is not None and self.asked >= self.stop_after
+
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
     rank, plan = order["rank"], Plan.from_json(order["plan"])
@@ -82,7 +85,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         donor=Donor(CheckpointName(TRIAL, order["donor_step"]), order["donor_params"]) if order["donor_step"] else None,
     )
     store = FileStore(order["store"], plan.world_size) if plan.world_size > 1 else None
-    reporter = Collected(order["stop_after"] if rank == order["stopped_rank"] else None)
+    reporter = Collected(order["stop_after"] if rank == order["stopped_rank"] else None, keeps=order["keeps"])
     error: BaseException | None = None
     ended = ""
     try:

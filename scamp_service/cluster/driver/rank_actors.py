@@ -87,8 +87,8 @@ class RankActors:
                 self._run(instruction)
             case instructions.JoinAttempt(name, key):
                 self._calls.expect(self._actors[name].join.remote(key), Call.RUN, name)
-            case instructions.StopAttempt(name, key):
-                self._actors[name].stop.remote(key, self._term)
+            case instructions.StopAttempt(name, key, keep):
+                self._actors[name].stop.remote(key, self._term, keep)
             case instructions.AskStatus(name):
                 self._calls.expect(self._actors[name].status.remote(self._term), Call.STATUS, name)
             case instructions.HoldCall(name):

@@ -41,7 +41,6 @@ log = logging.getLogger("scamp.ray")
 
 SHARE = 0.01  # share of a bundle that one rank takes: at most 100 ranks on a device
 EXPECTED_TERMINATION = 1  # Ray's reason for the death of a node: it was stopped by SIGTERM
-STOP_ALL_SECONDS = 5.0
 PAUSE_SECONDS = 5.0  # between two looks: this process was frozen meanwhile, so no silence counts
 TURN_SECONDS = 0.05  # between two looks at what is due, without any answer
 REFRESH_SECONDS = 1.0
@@ -192,10 +191,11 @@ class RayExecutor:
         ray.shutdown()
 
     def stop_all(self) -> None:
-        """Ask every gang to stop, and wait for those that can do so within ``STOP_ALL_SECONDS``."""
-        deadline = time.monotonic() + STOP_ALL_SECONDS
+        """Ask every gang to stop with a checkpoint, and wait for those that can do so within ``stop_seconds``."""
+        deadline = time.monotonic() + self._settings.stop_seconds
         for key in self.gangs() if self._may_act() else ():
-            self.stop(key)
+            with self._lock:
+                self._actors.handle(events.StopOrdered(key, keep=True))
         while self._may_act() and self.gangs() and time.monotonic() < deadline:
             time.sleep(0.05)
 

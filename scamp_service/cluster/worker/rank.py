@@ -176,13 +176,13 @@ class Rank:
             return self._ended.get(key, Ended(None, "the attempt never began on this rank", self._reusable, key))
 
     @ray.method(concurrency_group=CONTROL)
-    def stop(self, key: str, term: int) -> None:
-        """Ask the attempt to stop after its current step."""
+    def stop(self, key: str, term: int, keep: bool = False) -> None:
+        """Ask the attempt to stop after its current step; ``keep``: with a checkpoint."""
         with self._changed:
             self._obey(term)
             self._stopped.add(key)
             if (running := self._running.get(key)) is not None:
-                running.reports.stop()
+                running.reports.stop(keep=keep)
 
     def _attempt(self, reports: ReportQueue, rendezvous: tuple[str, int] | None, is_first: bool) -> None:
         training, ended = self._training(reports, rendezvous, is_first), Ended(None, "the rank itself failed", False)

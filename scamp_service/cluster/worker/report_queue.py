@@ -73,7 +73,7 @@ class ReportQueue:
         self._meter = meter or LoadMeter()
         self._num_metrics = self._num_logs = 0
         self._waiting_characters = self._logged_characters = 0
-        self._closed = self._stop = False
+        self._closed = self._stop = self._keep = False
         self._delivery = Delivery.STORED
         self.num_signs = self.present_step = 0
         self._num_waits = 0
@@ -152,10 +152,14 @@ class ReportQueue:
         """Whether the attempt was asked to stop, or its reports were refused or lost."""
         return self._stop
 
-    def stop(self) -> None:
-        """Ask the attempt to stop after its current step."""
+    def should_keep(self) -> bool:
+        """Whether the attempt was asked to write a checkpoint when it stops."""
+        return self._keep
+
+    def stop(self, *, keep: bool = False) -> None:
+        """Ask the attempt to stop after its current step; ``keep``: with a checkpoint."""
         with self._changed:
-            self._stop = True
+            self._stop, self._keep = True, self._keep or keep
             self._changed.notify_all()
 
     def wait_for_stop(self, seconds: float) -> None:

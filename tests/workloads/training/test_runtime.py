@@ -254,6 +254,21 @@ def test_a_resumed_training_goes_on_with_the_same_curve_on_other_ranks(
     assert_same(ranks.curve(then, checkpoint_root=str(tmp_path), resume_step=2), single[1:])
 
 
+@pytest.mark.sample
+@pytest.mark.parametrize(("first", "then"), RESUMED, ids=str)
+def test_a_training_that_stops_with_a_checkpoint_between_reports_goes_on_with_the_same_curve(
+    ranks: Any, tmp_path: Path, single: list[Any], first: Plan, then: Plan
+) -> None:
+    stopped = ranks.train(first, checkpoint_root=str(tmp_path), stop_after=3, keeps=True)
+    assert stopped[0]["checkpoints"] == [2, 3]
+    assert_same(ranks.curve(then, checkpoint_root=str(tmp_path), resume_step=3), single[1:])
+
+
+def test_a_training_that_stops_after_a_report_writes_one_checkpoint(ranks: Any, tmp_path: Path) -> None:
+    stopped = ranks.train(Plan(32), checkpoint_root=str(tmp_path), stop_after=2, keeps=True)
+    assert stopped[0]["checkpoints"] == [2]
+
+
 def test_epochs_are_the_unit_of_reports_and_checkpoints_also_after_a_resume(
     tied: dict[str, Any], tmp_path: Path
 ) -> None:

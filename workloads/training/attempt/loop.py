@@ -54,6 +54,20 @@ class _Read:
         return iter(self.rank.all_on_device(self.batches))
 
 
+class _SinceReport:
+    """Training losses of the steps since the last report, which a checkpoint between two reports keeps."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.total, self.count = 0.0, 0
+        self.phase_losses: dict[str, list[float]] = {}
+
+    def add(self, loss: float) -> None:
+        self.total, self.count = self.total + loss, self.count + 1
+
+
 class Loop:
     """The steps of a rank. ``begun`` counts the optimizer steps that earlier attempts have made.
 
@@ -65,8 +79,9 @@ class Loop:
         self._rank, self._job, self._begun = rank, rank.job, begun
         self._pace = Pace(time.monotonic(), resumes=begun > 0)
         self._division, self._resuming = DivisionGuard(rank), ResumeGuard(rank, self._pace)
-        self._saving, self._timing, self._needs = Saving(rank, self._resuming), Timing(rank), Needs(rank)
-        self._phase_losses: dict[str, list[float]] = {}  # since the last report
+        self._since_report = _SinceReport()
+        self._saving = Saving(rank, self._resuming, self._since_report)
+        self._timing, self._needs = Timing(rank), Needs(rank)
         self._mean_loss = math.nan  # of the steps since the last report but one
         self._watched = with_users_modules(rank.workload, rank.model)
         self._num_nodes = 0  # operations of the last step that autograd has recorded
@@ -79,7 +94,7 @@ class Loop:
         expect_agreement(rank.model, rank.mesh, "before they train")
         measured_step = self._begun + self._measured_step(start)
         self._timing.measured_step = measured_step
-        losses: list[float] = []
+        losses = self._since_report
         if job.last_step == 0:
             self._report(0)
         step, done = self._begun, self._done(start)  # optimizer steps, and as how many they count
@@ -94,7 +109,7 @@ class Loop:
                     own_loss = self._step(step, done, measured=is_measured)
                 needs_more = self._needs.more(step, is_measured)
                 check_due = self._is_check_due()
-                loss, stop, needs_more, check_due = self._agree(own_loss, needs_more, check_due)  # waits for all ranks
+                loss, stop, keep, needs_more, check_due = self._agree(own_loss, needs_more, check_due)  # waits for all
             if step == self._begun:
                 expect_agreement(rank.model, rank.mesh, "after their first step")
             if not is_measured and not self._has_company:
@@ -103,14 +118,15 @@ class Loop:
             self._resuming.end_step(step, loss)
             if not math.isfinite(loss):
                 raise NonFiniteLoss(f"the training loss became {loss} at step {done + 1}{self._advice(step)}")
-            losses.append(loss)
-            before, step, done = done, step + 1, self._end_step(done, sum(losses) / len(losses))
+            losses.add(loss)
+            before, step, done = done, step + 1, self._end_step(done, losses.total / losses.count)
             is_last = self._is_guarded and done >= job.last_step
             if check_due or is_last:
                 self._check(step - 1, is_last=is_last)
-            if self._report_all(before, done):
-                losses.clear()
+            self._report_all(before, done)
             if stop and done < job.last_step:
+                if keep:
+                    self._saving.save_at_stop(done)
                 self._take_next(step, done)
                 return "stopped"
         self._take_next(step, done)
@@ -179,15 +195,14 @@ class Loop:
         fewest = math.ceil((most + 1) / scaling.scale) - 1 if scaling is not None else most
         return min(MEASURED_STEP, max(fewest, min(most, 1)))
 
-    def _report_all(self, before: int, done: int) -> bool:
-        """Report for all steps that are to be evaluated after ``before`` and up to ``done``; says whether there were.
+    def _report_all(self, before: int, done: int) -> None:
+        """Report for all steps that are to be evaluated after ``before`` and up to ``done``.
 
         They are several where a step counts as more than there are between reports.
         """
         due = [step for step in range(before + 1, min(done, self._job.last_step) + 1) if self._job.is_evaluated(step)]
         for due_step in due:
             self._report(due_step, self._mean_loss, keeps=due_step == due[-1])
-        return bool(due)
 
     def _end_step(self, done: int, loss: float) -> int:
         """The number of steps that count as done after an update, before which ``done`` were.
@@ -242,20 +257,21 @@ class Loop:
         read = self._rank.feed.step(step)
         return _Read(list(read), self._rank) if ahead else self._rank.all_on_device(read)
 
-    def _agree(self, loss: Tensor, needs_more: bool, check_due: bool) -> tuple[float, bool, bool, bool]:
-        """The mean loss over the batch, whether any rank must stop, whether any ``needs_more`` memory in the next
-        step than in all that were measured, and whether any has a ``check_due``; equal on all ranks, or some would
-        hang."""
+    def _agree(self, loss: Tensor, needs_more: bool, check_due: bool) -> tuple[float, bool, bool, bool, bool]:
+        """The mean loss over the batch, whether any rank must stop, and with a checkpoint, whether any ``needs_more``
+        memory in the next step than in all that were measured, and whether any has a ``check_due``; equal on all ranks,
+        or some would hang."""
         plan, phases = self._job.plan, updates_of(self._rank.model).losses
         weight = plan.weight_of(self._rank.number)
         losses = [weight * float(loss_part) for loss_part in (loss, *phases.values())]
-        flags = float(self._rank.reporter.should_stop()), float(needs_more), float(check_due)
+        reporter = self._rank.reporter
+        flags = map(float, (reporter.should_stop(), reporter.should_keep(), needs_more, check_due))
         mine = torch.tensor([*flags, *losses], dtype=torch.float64)
-        stops, need_more, due, *totals = self._rank.sum(mine).tolist()
+        stops, keeps, need_more, due, *totals = self._rank.sum(mine).tolist()
         share = plan.pp / plan.world_size  # in a pipeline only the last stage has a loss
         for name, total in zip(phases, totals[1:], strict=True):
-            self._phase_losses.setdefault(name, []).append(total * share)
-        return totals[0] * share, stops > 0, need_more > 0, due > 0
+            self._since_report.phase_losses.setdefault(name, []).append(total * share)
+        return totals[0] * share, stops > 0, keeps > 0, need_more > 0, due > 0
 
     def _report(self, step: int, train_loss: float | None = None, *, keeps: bool = True) -> None:
         """Evaluate and report, and write a checkpoint if it is time; there is none without a step to keep."""
@@ -267,8 +283,9 @@ class Loop:
             expect_own_names(values, [phase.name for phase in updates_of(rank.model).phases])
         if train_loss is not None:
             values[TRAIN_LOSS] = train_loss
-        values |= {f"{name}_loss": sum(losses) / len(losses) for name, losses in self._phase_losses.items()}
-        self._phase_losses.clear()
+        phases = self._since_report.phase_losses
+        values |= {f"{name}_loss": sum(losses) / len(losses) for name, losses in phases.items()}
+        self._since_report.clear()
         missing = next((metric for metric in self._job.metrics if metric not in values), None)
         if missing is not None:
             raise WorkloadError(

@@ -56,3 +56,7 @@ class Reporter(Protocol):
     def should_stop(self) -> bool:
         """Whether training must end after the present step."""
         ...
+
+    def should_keep(self) -> bool:
+        """Whether training that must end writes a checkpoint first, as it is to continue elsewhere."""
+        ...

@@ -24,11 +24,13 @@ CHECKPOINT_SHARE = 0.1  # the largest share of the time since the last checkpoin
 class Saving:
     """The checkpoints of an attempt: the newest one, and that of the best evaluation if the trial counts by it."""
 
-    def __init__(self, rank: TrainingRank, resuming: ResumeGuard) -> None:
+    def __init__(self, rank: TrainingRank, resuming: ResumeGuard, since_report: object) -> None:
+        """The attributes of ``since_report`` are kept, too."""
         self._rank, self._resuming = rank, resuming
         self._seconds = 0.0  # that the last checkpoint took
         self._saved_at = -math.inf  # when it was done, by the monotonic clock
-        self._kept = KeptState(rank.workload, rank.model, rank.optimizer)
+        self._saved_step = -1
+        self._kept = KeptState(rank.workload, rank.model, rank.optimizer, {"since the last report": since_report})
         self._is_told = False  # that some attributes are not kept
         self._is_unstored = False  # whether checkpoints are late in object storage, as was printed
         self._best: tuple[float, int] | None = None  # the best value of a trial that counts by it, and its step
@@ -95,6 +97,11 @@ class Saving:
         passed = time.monotonic() - self._saved_at
         return self._rank.any(self._rank.is_first and self._seconds <= passed * CHECKPOINT_SHARE)
 
+    def save_at_stop(self, step: int) -> None:
+        """Write a checkpoint after ``step`` steps if there is none; not within an epoch, for which there is no name."""
+        if step != self._saved_step and step % self._rank.job.unit_steps == 0:
+            self.save(step)
+
     def save(self, step: int) -> None:
         """Write a checkpoint after ``step`` steps, which is reported once the step after it is recorded."""
         rank, job, began = self._rank, self._rank.job, time.monotonic()
@@ -109,7 +116,7 @@ class Saving:
         self._tell()
         if job.is_mirrored and rank.is_first:
             self._tell_unstored(name)
-        self._saved_at = time.monotonic()
+        self._saved_step, self._saved_at = step, time.monotonic()
         self._seconds = self._saved_at - began
         self._resuming.begin(name, self._kept.left_out, needed)
 

@@ -13,7 +13,6 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,8 +71,15 @@ def _attributes(owners: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 class KeptState:
     """The attributes that a training changes from now on."""
 
-    def __init__(self, workload: object, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-        self._find = partial(owners_of, workload, model, optimizer)
+    def __init__(
+        self,
+        workload: object,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        others: Mapping[str, object] = {},
+    ) -> None:
+        """``others`` are further owners of attributes, by names that no owner of the user's code has."""
+        self._find = lambda: {**owners_of(workload, model, optimizer), **others}
         _IN_MODELS.update(model.modules())
         self._changes = Changes(self._find())
         self.left_out: dict[str, str] = {}

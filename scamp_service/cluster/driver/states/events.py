@@ -45,9 +45,10 @@ class LaunchOrdered:
 
 @dataclass(frozen=True, slots=True)
 class StopOrdered:
-    """The controller wants this attempt (``trial/attempt``) to stop."""
+    """The controller wants this attempt (``trial/attempt``) to stop. ``keep``: once it has written a checkpoint."""
 
     key: str
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)

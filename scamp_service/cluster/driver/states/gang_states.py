@@ -25,12 +25,12 @@ class _Gang:
 
     broken: str = ""
     is_recorded: bool = False
-    stopping_since: float | None = None
+    stops_until: float | None = None
 
     def is_overdue(self, now: float) -> bool:
-        if self.stopping_since is None:
+        if self.stops_until is None:
             return False
-        return bool(self.broken) or now - self.stopping_since > STOP_GRACE_SECONDS
+        return bool(self.broken) or now > self.stops_until
 
 
 class GangStates:
@@ -57,12 +57,12 @@ class GangStates:
         """Note that a rank has stored the outcome."""
         self._gangs[key].is_recorded = True
 
-    def mark_stopping(self, key: str, now: float) -> bool:
-        """Note that the gang is to stop; returns False if that was known."""
+    def mark_stopping(self, key: str, until: float) -> bool:
+        """Note that the gang is to stop by this time; returns False if it was to stop already."""
         gang = self._gangs[key]
-        if gang.stopping_since is not None:
+        if gang.stops_until is not None:
             return False
-        gang.stopping_since = now
+        gang.stops_until = until
         return True
 
     def is_broken(self, key: str) -> bool:
@@ -70,7 +70,7 @@ class GangStates:
         return bool(self._gangs[key].broken)
 
     def overdue(self, now: float) -> list[str]:
-        """Gangs that are to stop and cannot, as they are broken, or have not done so for ``STOP_GRACE_SECONDS``."""
+        """Gangs that are to stop and cannot, as they are broken, or have not done so in time."""
         return [key for key, gang in self._gangs.items() if gang.is_overdue(now)]
 
     def break_incomplete(self, num_members: Mapping[str, int]) -> None:
@@ -90,7 +90,7 @@ class GangStates:
     def forget_without_ranks(self, key: str) -> None:
         """Forget a gang without ranks, unless nobody else knows why it is broken."""
         gang = self._gangs.get(key)
-        if gang is not None and (not gang.broken or gang.is_recorded or gang.stopping_since is not None):
+        if gang is not None and (not gang.broken or gang.is_recorded or gang.stops_until is not None):
             del self._gangs[key]
 
     def unexplained(self) -> set[str]:
@@ -100,7 +100,7 @@ class GangStates:
     def status(self, key: str, members: Sequence[RankRecord], now: float) -> GangStatus:
         """State of a gang with these ranks, for the controller."""
         gang = self._gangs[key]
-        if gang.stopping_since is not None:
+        if gang.stops_until is not None:
             return GangStatus(GangState.STOPPING, gang.broken)
         if gang.broken:
             return GangStatus(GangState.BROKEN, gang.broken)

@@ -47,9 +47,10 @@ class JoinAttempt(_ToRank):
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt(_ToRank):
-    """Ask the rank to stop its attempt after the current step; no answer is awaited."""
+    """Ask the rank to stop its attempt after the current step; no answer is awaited. ``keep``: with a checkpoint."""
 
     key: str
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from scamp_service import patience
 from scamp_service.cluster.driver.states import events, instructions
 from scamp_service.cluster.driver.states.causes import cause_in, cause_of_death, first_line, silence_reason
 from scamp_service.cluster.driver.states.events import Answer, Call, Event, LaunchOrdered, Node
-from scamp_service.cluster.driver.states.gang_states import GangStates
+from scamp_service.cluster.driver.states.gang_states import STOP_GRACE_SECONDS, GangStates
 from scamp_service.cluster.driver.states.idle_ranks import suitable, superfluous
 from scamp_service.cluster.driver.states.instructions import Instruction
 from scamp_service.cluster.driver.states.rank_record import RankPhase, RankRecord, has_ended
@@ -64,8 +64,8 @@ class RankStates:
         match event:
             case events.LaunchOrdered():
                 self._launch(event)
-            case events.StopOrdered(key):
-                self._stop(key)
+            case events.StopOrdered():
+                self._stop(event)
             case events.EndOrdered():
                 for rank in self.ranks.values():
                     self._end(rank)
@@ -149,9 +149,10 @@ class RankStates:
             None,
         )
 
-    def _stop(self, key: str) -> None:
+    def _stop(self, event: events.StopOrdered) -> None:
         """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""
-        if not self._gangs.mark_stopping(key, self._now):
+        key = event.key
+        if not self._gangs.mark_stopping(key, math.inf if event.keep else self._now + STOP_GRACE_SECONDS):
             return
         if not (members := self.ranks.members(key)):
             self._gangs.forget_without_ranks(key)
@@ -159,7 +160,7 @@ class RankStates:
             if self._gangs.is_broken(key):  # the remaining ranks hang in a collective
                 self._end(rank)
             elif rank.phase is not RankPhase.ENDING:
-                self._do(instructions.StopAttempt(rank.name, key))
+                self._do(instructions.StopAttempt(rank.name, key, event.keep))
 
     # --- starts and spare ranks ---------------------------------------------------------------------------------------
 

@@ -307,6 +307,15 @@ def test_ranks_that_take_too_long_to_stop_are_killed(driven: Driven) -> None:
     assert driven.look(after=0.1) == [KillActor(names[1]), KillProcess(names[1], process(names[1]))]
 
 
+def test_ranks_that_write_a_checkpoint_before_they_stop_take_as_long_as_they_need(driven: Driven) -> None:
+    names = driven.training(order("a/0", "a/1"))
+    stops = driven.on(StopOrdered(ORDER.key, keep=True))
+    assert stops == [StopAttempt(name, ORDER.key, keep=True) for name in names]
+    assert driven.look(*names, after=2 * STOP_GRACE_SECONDS) == []
+    driven.on(CallFailed(names[0], Call.HOLD, "died"))
+    assert killed(driven.look()) == {names[1]}
+
+
 def test_the_others_are_killed_at_once_when_a_rank_dies_while_its_gang_stops(driven: Driven) -> None:
     names = driven.training(order("a/0", "a/1"))
     driven.on(StopOrdered(ORDER.key))

@@ -1,0 +1,126 @@
+"""Pods of Kubernetes, rehearsed: each is a set of namespaces, in which Ray is started as KubeRay does and the service
+by the very script of its Deployment, with a root that it cannot write."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scamp_service.lifecycle import Outcome, StudyState, TrialState
+from scamp_service.store.store import Store
+from tests.deploy.test_deploy_files import ROOT
+from tests.deploy.test_kubernetes import service_container, variables
+from tests.services.hosts import Host, network
+from tests.waiting import PATIENCE_SECONDS, until
+
+pytestmark = [pytest.mark.hosts, pytest.mark.ray, pytest.mark.soak]
+
+STUDY = """
+name: in pods
+workload: vit_digits
+objective: {metric: accuracy}
+space: {lr: {low: 1.0e-3, high: 1.0e-2, log: true}}
+fixed: {depth: 2, width: 24, patch: 4}
+search: {sampler: random}
+stopping: {rule: none}
+budget: {trials: 2, steps: 3000, report_every: 100, max_lost: 5}
+"""
+HEAD = "ray start --head --port=6379 --num-cpus=0 --include-dashboard=false"
+WORKER = """ray start --address=$SCAMP_RAY_ADDRESS --num-cpus=2 --resources='{"virtual_device": 1}'"""
+ON_A_SMALL_HOST = " --node-ip-address=$POD_IP --object-store-memory=100000000 --block"
+READ_ONLY = 'mount --rbind /tmp /tmp && mount -o remount,bind,ro / && exec "$@"'
+
+
+class Pods:
+    """Pods that share a folder for checkpoints and, in place of a PostgreSQL, a database in it."""
+
+    def __init__(self, hosts: list[Host]) -> None:
+        self.hosts = hosts
+        self.shared = hosts[0].shared
+        self.store = Store(f"sqlite:///{self.outside('scamp.db')}")
+        self._programs = hosts[0].outside.parent / "bin"
+        self._programs.mkdir()
+        for name, program in (("ray", Path(sys.executable).with_name("ray")), ("scamp", ROOT / "deploy/scamp")):
+            (self._programs / name).symlink_to(program)
+        self._token = secrets.token_hex(16)
+        self.head = hosts[0]
+
+    def outside(self, name: str) -> Path:
+        """Path of a file that all pods share."""
+        return self.shared / name
+
+    def start(self, host: Host, script: str) -> subprocess.Popen[bytes]:
+        """Run a script in a pod, as its container does."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SCAMP_", "PYTHON"))}
+        declared = {name: value for name, value in variables("base").items() if value is not None and name != "HOME"}
+        changed = {
+            "PATH": f"{self._programs}:{os.environ['PATH']}",
+            "POD_IP": host.address,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "RAY_AUTH_TOKEN": self._token,
+            "SCAMP_API_TOKEN": self._token,
+            "SCAMP_AUTOSCALE_DEVICES": "0",
+            "SCAMP_CHECKPOINT_DIR": str(self.outside("checkpoints")),
+            "SCAMP_DATABASE_URL": f"sqlite:///{self.outside('scamp.db')}",
+            "SCAMP_DATA_DIR": f"{host.disk}/data",
+            "SCAMP_LEASE_SECONDS": "3",
+            "SCAMP_RAY_ADDRESS": f"{self.head.address}:6379",
+        }
+        command = ["unshare", "--mount", "sh", "-ec", READ_ONLY, "sh", "bash", "-c", script]
+        return host.start(command, self.output(host), ROOT, kept | declared | changed)
+
+    def output(self, host: Host) -> Path:
+        return host.outside.parent / f"{host.name}.out"
+
+    def start_service(self, host: Host) -> subprocess.Popen[bytes]:
+        process = self.start(host, service_container("base")["args"][0])
+        until(lambda: "ScaMP is at" in self.output(host).read_text() or process.poll() is not None, "the service")
+        assert process.poll() is None, self.output(host).read_text()
+        return process
+
+    def num_rows(self) -> int:
+        return sum(len(self.store.reports.metrics(trial.id)) for trial in self.store.trials.page(1))
+
+    def outcomes(self) -> list[Outcome | None]:
+        trials = self.store.trials.page(1)
+        return [attempt.outcome for trial in trials for attempt in self.store.attempts.of_trial(trial.id)]
+
+
+def test_a_study_outlives_the_pod_of_the_service_and_then_that_of_rays_head() -> None:
+    with network("head", "worker", "service", "next-head", "next-worker", "next-service") as hosts:
+        head, worker, service, next_head, next_worker, next_service = hosts
+        pods = Pods(hosts)
+        pods.start(head, HEAD + ON_A_SMALL_HOST)
+        pods.start(worker, WORKER + ON_A_SMALL_HOST)
+        process = pods.start_service(service)
+        pods.outside("study.yaml").write_text(STUDY)
+        submit = f"scamp submit {pods.outside('study.yaml')} --no-wait"
+        assert pods.start(service, submit).wait(PATIENCE_SECONDS) == 0, pods.output(service).read_text()
+        until(lambda: pods.num_rows() > 1, "a trial that trains")
+
+        for pid in service.pids("wait -n"):
+            os.kill(pid, signal.SIGTERM)
+        process.wait(PATIENCE_SECONDS)
+        service.kill()
+        rows, outcomes = pods.num_rows(), pods.outcomes()
+        process = pods.start_service(next_service)
+        until(lambda: pods.num_rows() > rows, "the trial continues")
+        assert pods.outcomes() == outcomes == [None, None], "in the same attempts, as their ranks have not ended"
+
+        head.kill()
+        assert process.wait(PATIENCE_SECONDS) != 0, "the container ends with its Ray, and is started again"
+        worker.kill()
+        pods.head = next_head
+        pods.start(next_head, HEAD + ON_A_SMALL_HOST)
+        pods.start(next_worker, WORKER + ON_A_SMALL_HOST)
+        pods.start_service(next_service)
+        until(lambda: pods.store.studies.get(1).state is not StudyState.RUNNING, "the end of the study")
+        assert {trial.state for trial in pods.store.trials.page(1)} == {TrialState.COMPLETED}
+        assert sorted(map(str, pods.outcomes())) == ["DONE", "DONE", "LOST", "LOST"]
+        pods.store.close()
