@@ -167,9 +167,6 @@ class _Printed:
     def should_stop(self) -> bool:
         return False
 
-    def should_keep(self) -> bool:
-        return False
-
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(

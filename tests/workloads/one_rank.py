@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch.distributed import FileStore
 
@@ -57,12 +57,10 @@ class Collected:
     def needed_checkpoints(self) -> list[CheckpointName]:
         return self.checkpoints[-1:]
 
-    def should_stop(self) -> bool:
+    def should_stop(self) -> bool | Literal["keep"]:
         self.asked += 1
-        return self.stop_after is not None and self.asked >= self.stop_after
-
-    def should_keep(self) -> bool:
-        return self.keeps and self.stop_after is not None and self.asked >= self.stop_after
+        stops = self.stop_after is not None and self.asked >= self.stop_after
+        return "keep" if stops and self.keeps else stops
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:

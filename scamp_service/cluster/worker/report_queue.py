@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from typing import Literal
 
 from scamp_service.cluster.sink import SinkClient
 from scamp_service.cluster.worker.load_meter import LoadMeter
@@ -148,13 +149,9 @@ class ReportQueue:
         with self._changed:
             return self.order.keep.union(name for name in (self._recorded, self._sent) if name)
 
-    def should_stop(self) -> bool:
-        """Whether the attempt was asked to stop, or its reports were refused or lost."""
-        return self._stop
-
-    def should_keep(self) -> bool:
-        """Whether the attempt was asked to write a checkpoint when it stops."""
-        return self._keep
+    def should_stop(self) -> bool | Literal["keep"]:
+        """Whether the attempt was asked to stop, or its reports were refused or lost; "keep": with a checkpoint."""
+        return "keep" if self._keep else self._stop
 
     def stop(self, *, keep: bool = False) -> None:
         """Ask the attempt to stop after its current step; ``keep``: with a checkpoint."""

@@ -264,8 +264,8 @@ class Loop:
         plan, phases = self._job.plan, updates_of(self._rank.model).losses
         weight = plan.weight_of(self._rank.number)
         losses = [weight * float(loss_part) for loss_part in (loss, *phases.values())]
-        reporter = self._rank.reporter
-        flags = map(float, (reporter.should_stop(), reporter.should_keep(), needs_more, check_due))
+        stop = self._rank.reporter.should_stop()
+        flags = map(float, (bool(stop), stop == "keep", needs_more, check_due))
         mine = torch.tensor([*flags, *losses], dtype=torch.float64)
         stops, keeps, need_more, due, *totals = self._rank.sum(mine).tolist()
         share = plan.pp / plan.world_size  # in a pipeline only the last stage has a loss

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 from workloads.training.checkpoints.name import CheckpointName
 
@@ -53,10 +53,6 @@ class Reporter(Protocol):
         """
         ...
 
-    def should_stop(self) -> bool:
-        """Whether training must end after the present step."""
-        ...
-
-    def should_keep(self) -> bool:
-        """Whether training that must end writes a checkpoint first, as it is to continue elsewhere."""
+    def should_stop(self) -> bool | Literal["keep"]:
+        """Whether training must end after the present step; "keep": with a checkpoint, as it is to continue."""
         ...

@@ -79,11 +79,14 @@ class KeptState:
         others: Mapping[str, object] = {},
     ) -> None:
         """``others`` are further owners of attributes, by names that no owner of the user's code has."""
-        self._find = lambda: {**owners_of(workload, model, optimizer), **others}
+        self._of, self._others = (workload, model, optimizer), others
         _IN_MODELS.update(model.modules())
         self._changes = Changes(self._find())
         self.left_out: dict[str, str] = {}
         """Attributes of the workload that have changed and that no checkpoint can hold, and their types."""
+
+    def _find(self) -> dict[str, Any]:
+        return {**owners_of(*self._of), **self._others}
 
     def values(self) -> Kept:
         """The attributes that have changed, for ``torch.save``."""
