@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.curves import complete, drawn
 from benchmarks.curves.forks import CRASHED, HANGS, in_forks
 from benchmarks.curves.running import BATCH, Idiom, trace_layout, train_rank
-from benchmarks.running.results import setting
+from benchmarks.running.results import commit, setting_words
 from estimators.axes import Spread
 from estimators.constraints import PlanConstraints
 from estimators.model import Divisions, Layout, Plan
@@ -245,8 +245,8 @@ def figures(findings: Sequence[Finding]) -> dict[str, float]:
 
 def page(findings: Sequence[Finding]) -> str:
     """A page of Markdown with a line for each idiom, wrong ones first."""
-    versions = ", ".join(value if name == "cpu" else f"{name} {value}" for name, value in setting().items())
-    lines = ["# One model, one curve", "", f"Measured by `{COMMAND}` on {versions}. The command writes this page.", ""]
+    where = f"{setting_words()}, at {commit() or 'no commit'}"
+    lines = ["# One model, one curve", "", f"Measured by `{COMMAND}` on {where}. The command writes this page.", ""]
     lines += [ABOUT, *(f"- `{name}`: {value:g}" for name, value in figures(findings).items()), ""]
     lines += ["| idiom | " + " | ".join(KINDS) + " | largest difference | why refused |"]
     lines += ["| --- " * (len(KINDS) + 3) + "|"]

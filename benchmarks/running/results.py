@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ class Finding:
     values: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
     day: str = field(default_factory=lambda: str(date.today()))
+    commit: str = field(default_factory=lambda: commit())
     seconds: float = 0.0  # of wall-clock time
 
 
@@ -68,6 +71,22 @@ class Results:
         return self._findings.get((part, case))
 
 
+@cache
+def commit() -> str:
+    """The commit of this checkout, with a plus if files have changed since; empty if it is none."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        ran = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return ran.stdout.strip()
+
+
+def setting_words() -> str:
+    """The machine and the versions in words."""
+    return ", ".join(value if name == "cpu" else f"{name} {value}" for name, value in setting().items())
+
+
 def setting() -> dict[str, str]:
     """The machine and the versions on which figures depend."""
     cores = len(os.sched_getaffinity(0))
@@ -96,8 +115,7 @@ class Section:
 
 def page(title: str, command: str, sections: Iterable[Section]) -> str:
     """A page of Markdown with every finding, including bad ones and failures."""
-    versions = ", ".join(value if name == "cpu" else f"{name} {value}" for name, value in setting().items())
-    lines = [f"# {title}", "", f"Measured by `{command}` on {versions}. The command writes this page."]
+    lines = [f"# {title}", "", f"Measured by `{command}` on {setting_words()}. The command writes this page."]
     for section in sections:
         lines += ["", *_lines(section)]
     return "\n".join(lines) + "\n"
@@ -107,6 +125,8 @@ def _lines(section: Section) -> list[str]:
     ran = [finding for finding in section.findings if not finding.failure]
     days = sorted({finding.day for finding in section.findings})
     when = f", {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
+    commits = list(dict.fromkeys(finding.commit for finding in section.findings if finding.commit))
+    when += f", at {', '.join(commits)}" if commits else ""
     lines = [f"## {section.title}", "", section.about, ""]
     lines += [f"{len(ran)} of {section.num_cases} cases have been run{when}."]
     if ran:
