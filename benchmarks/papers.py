@@ -30,7 +30,7 @@ from benchmarks.packing import studies_part, traces_part
 from benchmarks.planning import search_part
 from benchmarks.planning.gpt import Model, capacity_bytes, ways_of
 from benchmarks.running.part import Part
-from benchmarks.running.results import commit, setting_words
+from benchmarks.running.results import head_commit, setting_words
 from benchmarks.throughput import unlike_part
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
@@ -319,7 +319,7 @@ def _write(path: Path, rows: list[list[str]]) -> None:
     """Write the table between the marks of the page, with the machine and the date."""
     before, _, rest = path.read_text().partition(BEGIN)
     _, _, behind = rest.partition(END)
-    where = f"{setting_words()}, {date.today()}, at {commit() or 'no commit'}"
+    where = f"{setting_words()}, {date.today()}, at {head_commit() or 'no commit'}"
     lines = [f"Measured by `python -m benchmarks.papers --write {path}` on {where}.", ""]
     header = ["entry", "paper", "quantity", "in the paper", "here", "seconds", "what differs"]
     lines += [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]

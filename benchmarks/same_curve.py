@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.curves import complete, drawn
 from benchmarks.curves.forks import CRASHED, HANGS, in_forks
 from benchmarks.curves.running import BATCH, Idiom, trace_layout, train_rank
-from benchmarks.running.results import commit, setting_words
+from benchmarks.running.results import head_commit, setting_words
 from estimators.axes import Spread
 from estimators.constraints import PlanConstraints
 from estimators.model import Divisions, Layout, Plan
@@ -245,7 +245,7 @@ def figures(findings: Sequence[Finding]) -> dict[str, float]:
 
 def page(findings: Sequence[Finding]) -> str:
     """A page of Markdown with a line for each idiom, wrong ones first."""
-    where = f"{setting_words()}, at {commit() or 'no commit'}"
+    where = f"{setting_words()}, at {head_commit() or 'no commit'}"
     lines = ["# One model, one curve", "", f"Measured by `{COMMAND}` on {where}. The command writes this page.", ""]
     lines += [ABOUT, *(f"- `{name}`: {value:g}" for name, value in figures(findings).items()), ""]
     lines += ["| idiom | " + " | ".join(KINDS) + " | largest difference | why refused |"]

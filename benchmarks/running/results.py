@@ -31,7 +31,7 @@ class Finding:
     values: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
     day: str = field(default_factory=lambda: str(date.today()))
-    commit: str = field(default_factory=lambda: commit())
+    commit: str = field(default_factory=lambda: head_commit())
     seconds: float = 0.0  # of wall-clock time
 
 
@@ -72,7 +72,7 @@ class Results:
 
 
 @cache
-def commit() -> str:
+def head_commit() -> str:
     """The commit of this checkout, with a plus if files have changed since; empty if it is none."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.running.results import Finding, Results, Section, commit, page, setting
+from benchmarks.running.results import Finding, Results, Section, head_commit, page, setting
 
 GOOD = Finding("truth", "gpt batch=8", ["899", "−0.05 %"], {"predicted": 899})
 BAD = Finding("truth", "unet batch=1", failure="TimeoutError: took more than 600 s")
@@ -38,7 +38,7 @@ def test_the_page_has_every_case_and_says_what_was_not_run() -> None:
     text = page("Estimates", "the command", [section, Section("Fits?", "Caps.", ("case",), 34, [], {})])
     assert "| 899 | −0.05 % | gpt batch=8 |" in text
     assert "- unet batch=1: TimeoutError: took more than 600 s" in text
-    assert f"1 of 36 cases have been run, {GOOD.day}{f', at {commit()}' if commit() else ''}." in text
+    assert f"1 of 36 cases have been run, {GOOD.day}{f', at {head_commit()}' if head_commit() else ''}." in text
     assert "0 of 34 cases have been run." in text
     assert "`cpu_median_pct`: 0.05" in text
     assert setting()["torch"] in text
