@@ -21,6 +21,17 @@ from typing import Any
 from workloads.calibration.machine import cpu_name
 
 
+@cache
+def head_commit() -> str:
+    """The commit of this checkout, with a plus if files have changed since; empty if it is none."""
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        ran = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return ran.stdout.strip()
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """How one case ended: ``values`` has the fields of its part's result; ``failure`` says why there is none."""
@@ -31,7 +42,7 @@ class Finding:
     values: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
     day: str = field(default_factory=lambda: str(date.today()))
-    commit: str = field(default_factory=lambda: head_commit())
+    commit: str = field(default_factory=head_commit)
     seconds: float = 0.0  # of wall-clock time
 
 
@@ -69,17 +80,6 @@ class Results:
     def of(self, part: str, case: str) -> Finding | None:
         """The finding of a case; None if it has not been run."""
         return self._findings.get((part, case))
-
-
-@cache
-def head_commit() -> str:
-    """The commit of this checkout, with a plus if files have changed since; empty if it is none."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    try:
-        ran = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return ran.stdout.strip()
 
 
 def setting_words() -> str:
