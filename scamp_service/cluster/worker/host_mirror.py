@@ -58,20 +58,21 @@ def keep_mirror(folders: Folders, namespace: str, lease_seconds: float, *, is_co
         return
     open_outbox(folders.checkpoints)
     if not is_controllers:
-        threading.Thread(target=_keep, args=(folders, namespace, lease_seconds), daemon=True).start()
+        node_id = ray.get_runtime_context().get_node_id()
+        threading.Thread(target=_keep, args=(folders, namespace, lease_seconds, node_id), daemon=True).start()
 
 
-def _keep(folders: Folders, namespace: str, lease_seconds: float) -> None:
-    while True:
+def _keep(folders: Folders, namespace: str, lease_seconds: float, node_id: str) -> None:
+    # Without Ray, asking it for anything would start another one.
+    while ray.is_initialized() and ray.get_runtime_context().get_node_id() == node_id:
         try:
-            _ensure(folders, namespace, lease_seconds)
+            _ensure(folders, namespace, lease_seconds, node_id)
         except Exception as error:
             log.warning("the mirror of this host cannot be started now: %s", error)
         time.sleep(KEEP_SECONDS)
 
 
-def _ensure(folders: Folders, namespace: str, lease_seconds: float) -> Any:
-    node_id = ray.get_runtime_context().get_node_id()
+def _ensure(folders: Folders, namespace: str, lease_seconds: float, node_id: str) -> Any:
     return (
         ray.remote(HostMirror)
         .options(

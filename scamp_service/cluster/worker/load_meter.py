@@ -93,8 +93,8 @@ class LoadMeter:
             return False
         try:
             return self._look(now)
-        except Exception:
-            log.exception("how busy this rank is will not be measured any more")
+        except Exception as error:  # NVML does not know it of every GPU, such as an instance
+            log.warning("how busy this rank is cannot be measured: %s: %s", type(error).__name__, error)
             self._is_broken = True
             return False
 

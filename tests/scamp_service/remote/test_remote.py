@@ -21,14 +21,18 @@ pytestmark = pytest.mark.ray
 
 WORKLOAD = """
 import time
+from pathlib import Path
 from workloads.models.vit_digits import VitDigits
 
 class Slow(VitDigits):
     def train_batch(self, indices):
-        time.sleep(0.05)
+        if not Path(self.params["gate"]).exists():
+            time.sleep(1.0)
         return super().train_batch(indices)
 """
 STEPS, EVERY = 60, 5
+GATE = "gate"
+"""A file in the folder of a test, before which trials train slowly."""
 
 
 def study(folder: Path, steps: int = STEPS) -> tuple[dict[str, Any], Any]:
@@ -40,7 +44,7 @@ def study(folder: Path, steps: int = STEPS) -> tuple[dict[str, Any], Any]:
         "workload": "mine.py:Slow",
         "objective": {"metric": "accuracy"},
         "space": {"lr": {"low": 1e-3, "high": 1e-2, "log": True}},
-        "fixed": {"depth": 1, "width": 32, "patch": 4},
+        "fixed": {"depth": 1, "width": 32, "patch": 4, "gate": str(folder / GATE)},
         "search": {"sampler": "random"},
         "stopping": {"rule": "none"},
         "budget": {"trials": 1, "steps": steps, "report_every": EVERY, "max_lost": 5},
@@ -73,6 +77,7 @@ def test_training_continues_from_object_storage(tmp_path: Path) -> None:
             study_id = service.client.submit(spec, code=code)["id"]
             until(lambda: manifests(storage), "a first checkpoint in the storage")
             lose_rank_and_cache(service)
+            (tmp_path / GATE).touch()
             until(lambda: service.client.study(study_id)["finished_at"], "the end of the study")
             trial = service.client.trial(study_id, 0)
             assert trial["state"] == "COMPLETED", trial["reason"]
@@ -104,6 +109,7 @@ def test_a_storage_that_is_away_stops_no_training(tmp_path: Path) -> None:
         storage.refuses = 503
         service = served(tmp_path, storage)
         try:
+            (tmp_path / GATE).touch()
             spec, code = study(tmp_path, steps=20)
             study_id = service.client.submit(spec, code=code)["id"]
             until(lambda: service.client.study(study_id)["finished_at"], "the end of the study")
