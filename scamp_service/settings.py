@@ -110,7 +110,7 @@ class Settings(BaseSettings):
     idle_pct: float = Field(
         default=10, description="a trial's devices are idle while they are less busy than this; 0: never", ge=0, le=100
     )
-    idle_minutes: float = Field(default=30, description="after how long idle devices are told of", ge=1)
+    idle_minutes: float = Field(default=30, description="minutes after which such a trial counts as idle", ge=1)
     idle_pauses: bool = Field(default=False, description="pause trials whose devices have been idle for so long")
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
     projects: dict[str, ProjectSettings] = Field(

@@ -36,10 +36,7 @@ class DeviceTime:
 
     @classmethod
     def of_gang(cls, seconds: float, num_devices: int, mib: int, load: Sequence[Watch] = ()) -> DeviceTime:
-        """The time of a gang that has reserved ``mib`` MiB on each of its devices.
-
-        ``load`` may be that of a longer time, of which this is a part: it counts as if it had been even.
-        """
+        """The time of a gang that has reserved ``mib`` MiB on each of its devices. ``load`` is that of this time."""
         held = seconds * num_devices
         watched = min(sum(watch.seconds for watch in load), seconds)
         return cls(held, held * mib, watched * num_devices, watched * num_devices * (busy_share(load) or 0.0))
@@ -49,7 +46,7 @@ class DeviceTime:
 class Watch:
     """How busy the first rank of a gang was in the ``seconds`` until ``ended`` (since the epoch).
 
-    ``busy_share`` (0 to 1) is the time in which its GPU computed, or its process on a CPU, with those it has started.
+    ``busy_share`` (0 to 1) is the share of the time in which its GPU computed, or on a CPU its own process.
     ``mib`` is the memory that it had at the end, in torch's allocator on a GPU and in the process on a CPU.
     """
 
@@ -80,6 +77,11 @@ def with_watch(load: Sequence[Watch], new: Watch) -> tuple[Watch, ...]:
         half = MOST_WATCHES // 2
         load = [*(a + b for a, b in zip(load[:half:2], load[1:half:2], strict=True)), *load[half:]]
     return *load, new
+
+
+def of_day(load: Iterable[Watch], day: date) -> list[Watch]:
+    """The watches of a load that ended on a day (UTC)."""
+    return [watch for watch in load if day_of(watch.ended) == day]
 
 
 def busy_share(load: Iterable[Watch]) -> float | None:

@@ -37,7 +37,7 @@ class ProcessGauge:
     sample_seconds = WATCH_SECONDS
 
     def busy_seconds(self) -> float:
-        """As of a GPU, time in which it waits for samples of other processes does not count."""
+        """Waiting for data workers, which are other processes, does not count: a GPU would be idle meanwhile."""
         return time.process_time()
 
     def mib(self) -> float:

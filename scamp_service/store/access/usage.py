@@ -11,7 +11,7 @@ from datetime import date
 
 from sqlalchemy import bindparam, case, func, select
 
-from placement.packing.device_time import DayOfUse, DeviceTime, day_of, month_began, seconds_by_day
+from placement.packing.device_time import DayOfUse, DeviceTime, day_of, month_began, of_day, seconds_by_day
 from placement.packing.projects import person
 from scamp_service.lifecycle import OPEN_ATTEMPTS
 from scamp_service.store import schema
@@ -56,4 +56,5 @@ class Usage(Part):
         for row in self._rows(_OPEN):
             for day, seconds in seconds_by_day(row.created_at, now):
                 mib = row.choice.prediction.reserved_mib
-                yield day, row.owner, row.project, DeviceTime.of_gang(seconds, len(row.devices), mib, row.load)
+                time = DeviceTime.of_gang(seconds, len(row.devices), mib, of_day(row.load, day))
+                yield day, row.owner, row.project, time

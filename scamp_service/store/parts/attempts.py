@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from estimators.learning import AttemptPhase, Ending, PastAttempt
 from estimators.model import MIB
-from placement.packing.device_time import DeviceTime, seconds_by_day
+from placement.packing.device_time import DeviceTime, of_day, seconds_by_day
 from scamp_service.lifecycle import ATTEMPT_MOVES, OPEN_ATTEMPTS, AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, brought_mib
 from scamp_service.store import queries
@@ -96,8 +97,9 @@ class Attempts(WritingPart):
         """Add the devices that an attempt has held to what its study's owner has used."""
         mib = ended.choice.prediction.reserved_mib - brought_mib(ended)
         holder = connection.execute(sql.OWNER_OF_STUDY, {"id": study_id}).one()._mapping
+        held = partial(DeviceTime.of_gang, num_devices=len(ended.devices), mib=mib)
         rows = [
-            {**holder, "day": day, **asdict(DeviceTime.of_gang(seconds, len(ended.devices), mib, ended.load))}
+            {**holder, "day": day, **asdict(held(seconds, load=of_day(ended.load, day)))}
             for day, seconds in seconds_by_day(ended.created_at, ended.ended_at)
         ]
         if rows:

@@ -6,7 +6,16 @@ from types import SimpleNamespace
 import pytest
 
 from estimators.model import MIB
-from placement.packing.device_time import MOST_WATCHES, DeviceTime, IdleRule, Watch, busy_share, with_watch
+from placement.packing.device_time import (
+    MOST_WATCHES,
+    DeviceTime,
+    IdleRule,
+    Watch,
+    busy_share,
+    day_of,
+    of_day,
+    with_watch,
+)
 from scamp_service.cluster.worker.load_meter import GpuGauge, LoadMeter, ProcessGauge
 
 
@@ -99,10 +108,9 @@ def test_a_gang_is_idle_after_enough_minutes_without_work():
     assert rule.idle_seconds([busy, idle, idle, idle]) == 180
 
 
-def test_device_time_counts_all_devices_and_a_part_of_a_load():
+def test_device_time_counts_all_devices_and_a_load_by_its_days():
     load = [Watch(60, 60.0, 0.5, 1.0), Watch(120, 60.0, 0.0, 1.0)]
     time = DeviceTime.of_gang(130.0, 4, 10, load)
     assert (time.device_seconds, time.watched_seconds, time.busy_seconds) == (520, 480, 120)
     assert time.busy_share == 0.25 and DeviceTime.of_gang(60.0, 4, 10).busy_share is None
-    part = DeviceTime.of_gang(30.0, 1, 10, load)
-    assert (part.watched_seconds, part.busy_seconds) == (30, 7.5)
+    assert of_day([*load, Watch(86_410, 60.0, 1.0, 1.0)], day_of(0)) == load
