@@ -91,6 +91,9 @@ class Settings(BaseSettings):
     port: int = Field(default=8100, description="port of the API; unset: 8100 or the next free one", ge=1, le=65535)
     api_token: str = Field(default="", description="bearer token; required when host is not a loopback address")
     ray_address: str = Field(default="", description="existing Ray cluster; default: start a local one")
+    ray_ends: bool = Field(
+        default=False, description="the existing Ray cluster ends with the service: trials write checkpoints first"
+    )
     autoscale_devices: int = Field(
         default=0, description="most devices to ask the autoscaler of an existing Ray cluster for; 0: none", ge=0
     )

@@ -74,7 +74,7 @@ already died, a clean end would take a minute."""
 
 
 def serve_controller(settings: Settings) -> None:
-    """Run the controller until SIGTERM or SIGINT, then end every rank of a local Ray; those of another one continue."""
+    """Run the controller until SIGTERM or SIGINT, then end every rank of a Ray that ends with it; others continue."""
     stop = threading.Event()
 
     def end() -> None:
@@ -88,7 +88,8 @@ def serve_controller(settings: Settings) -> None:
         store = Store(settings.url)
         stack.callback(store.close)
         news = News()
-        tick = stack.enter_context(controlling(settings, store, news=news, outlives=bool(settings.ray_address)))
+        outlives = bool(settings.ray_address) and not settings.ray_ends
+        tick = stack.enter_context(controlling(settings, store, news=news, outlives=outlives))
         _on_signal(end)
         while not stop.is_set():
             tick()

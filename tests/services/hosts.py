@@ -93,11 +93,9 @@ class Host:
         self, command: Sequence[str | Path], output: Path, cwd: Path, environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         """Start a process on the host; its output goes to a file that we see. Its home is the host's disk."""
-        namespaces = ("--net", "--pid", "--mount", "--uts", "--time")
-        enter = ["nsenter", "--target", str(self._init), *namespaces, f"--wdns={cwd}"]
         with output.open("ab") as file:
             process = subprocess.Popen(
-                [*enter, "--", *map(str, command)],
+                [*self.entered(cwd), *map(str, command)],
                 env={**environment, "HOME": str(self.disk), "RAY_TMPDIR": str(self.disk)},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -105,6 +103,11 @@ class Host:
             )
         self._started.append(process)
         return process
+
+    def entered(self, cwd: Path) -> list[str]:
+        """Words before a command that make it run on the host, in this folder."""
+        namespaces = ("--net", "--pid", "--mount", "--uts", "--time")
+        return ["nsenter", "--target", str(self._init), *namespaces, f"--wdns={cwd}", "--"]
 
     def pids(self, words: str = "") -> list[int]:
         """Our ids of the host's processes, but for its first one, whose command lines have ``words``."""
