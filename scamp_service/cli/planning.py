@@ -32,6 +32,12 @@ def plan(
     seconds: Seconds = TRACE_SECONDS,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="write jobs of Slurm that run the study on --device or --cluster instead")
+    ] = False,
+    epoch_steps: Annotated[
+        int | None, typer.Option(help="optimizer steps of an epoch, for --slurm of a study in epochs", min=1)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the plans of a candidate by predicted time, and draw the best pipeline.
@@ -53,7 +59,7 @@ def plan(
     from scamp_service.cli.tables.estimate import headline
     from scamp_service.cli.tables.plan import as_table, footnotes, picture, reason, shortage_lines
     from scamp_service.sizing.candidates import candidates_of, is_study
-    from scamp_service.sizing.cluster_file import read_cluster
+    from scamp_service.sizing.cluster_file import cluster_named, read_cluster
     from scamp_service.sizing.comparison import compare
     from scamp_service.sizing.estimate import Estimator, target
     from scamp_service.sizing.tracing.options import Tracing
@@ -63,6 +69,14 @@ def plan(
     if cluster_file is not None and any(option is not None for option in (device, count, mib)):
         raise InvalidInput("--cluster names all devices: leave out --device, --count and --mib")
     named_cluster = read_cluster(cluster_file, settings) if cluster_file is not None else None
+    if slurm:
+        from scamp_service.cli.slurm import print_slurm_jobs
+
+        if not is_study(source) or as_json or params_of(param) or mib or not (named_cluster or device):
+            raise InvalidInput("--slurm needs a study's file, and --device (with --count) or --cluster")
+        named_cluster = named_cluster or cluster_named(f"{count or 1}x{device}", settings)
+        print_slurm_jobs(Path(source), named_cluster, settings, epoch_steps, working_dir)
+        return
     sized_candidates = candidates_of(source, params_of(param), 1, working_dir)
     cluster, kind = (
         (named_cluster.of_kind(named_cluster.fastest), named_cluster.fastest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from tests.deploy.test_deploy_files import ROOT
 from tests.services.hosts import network
 from tests.services.hosts import why_not as why_no_hosts
-from tests.services.processes import environment
+from tests.services.processes import environment, run_scamp
 from tests.services.slurm import WHY_NOT, Slurm, slurm_on
 from tests.waiting import until
 
@@ -129,6 +130,22 @@ def test_a_job_on_two_nodes_goes_on_after_one_is_drained_and_after_it_is_cancell
         until(lambda: slurm.state(next_job) == "COMPLETED", "the next job's end")
         assert second <= set(rows(data, METRICS))
         expect_whole(data)
+
+
+@pytest.mark.ray  # it takes long
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_sbatch_takes_the_jobs_that_are_written_for_a_study(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(STUDY)
+    written = run_scamp(tmp_path / "data", "plan", study, "--device", "T4", "--count", "2", "--slurm")
+    lines = [line for line in written.stdout.splitlines() if not line.startswith("#")]
+    assert len(lines) == 2, written.stderr
+    with slurm_on(gpus=2) as slurm:
+        for line in lines:
+            command, *words = shlex.split(line, comments=True)
+            slurm.run(command, "--test-only", *words)
+        with pytest.raises(subprocess.CalledProcessError):
+            slurm.run("sbatch", "--test-only", "--gpus=3", str(JOB), str(study))
 
 
 def test_the_job_is_a_script_without_mistakes_that_asks_to_be_requeued() -> None:

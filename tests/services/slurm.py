@@ -41,37 +41,43 @@ MpiDefault=none
 SwitchType=switch/none
 SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
+GresTypes=gpu
 """
 
 
 class Slurm:
     """The daemons of a cluster and its commands. A requeued job runs again after 15 s; two minutes are usual."""
 
-    def __init__(self, folder: Path, hosts: Sequence[Host]) -> None:
+    def __init__(self, folder: Path, hosts: Sequence[Host], gpus: int = 0) -> None:
         self.folder, self._hosts, self._processes = folder, hosts, list[subprocess.Popen[bytes]]()
         nodes = [(host.name, host.address) for host in hosts] or [(socket.gethostname().partition(".")[0], "127.0.0.1")]
         lines = [f"SlurmctldHost={nodes[0][0]}({nodes[0][1]})"]
-        lines += [f"NodeName={name} NodeAddr={address} CPUs={os.cpu_count()}" for name, address in nodes]
+        node = f"CPUs={os.cpu_count()} Gres=gpu:{gpus}"
+        lines += [f"NodeName={name} NodeAddr={address} {node}" for name, address in nodes]
         lines.append("PartitionName=all Nodes=ALL Default=YES MaxTime=60")
         conf = CONF.format(folder=folder, port=free_port(), other_port=free_port())
         self._conf = folder / "slurm.conf"
         self._conf.write_text(conf + "\n".join(lines) + "\n")
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # not searched for: namespaces may have none
+        for number in range(gpus):
+            (folder / f"gpu{number}").touch()
+        (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{gpus - 1}]\n" if gpus else "")
         for name in ("state", *(f"spool-{name}" for name, _ in nodes)):
             (folder / name).mkdir()
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
-        munge_files = {"--key-file": "munge.key", "--socket": "munge.socket", "--pid-file": "munge.pid",
-               "--log-file": "munge.log", "--seed-file": "munge.seed"}  # fmt: skip
-        paths = [f"{option}={folder / name}" for option, name in munge_files.items()]
-        self._start("munged", None, "--foreground", "--force", *paths)
-        until((folder / "munge.socket").exists, "munge")
-        self._start("slurmctld", hosts[0] if hosts else None, "-D", "-f", str(self._conf))
-        for host in hosts or (None,):
+
+    def start(self) -> None:
+        """Start the daemons. Returns once all nodes are idle."""
+        munge = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+        self._start("munged", None, "--foreground", "--force", f"--socket={self.folder}/munge.socket", *munge)
+        until((self.folder / "munge.socket").exists, "munge")
+        self._start("slurmctld", self._hosts[0] if self._hosts else None, "-D", "-f", str(self._conf))
+        for host in self._hosts or (None,):
             self._start("slurmd", host, "-D", "-f", str(self._conf))
-        until(lambda: self.run("sinfo", "--noheader", "-t", "idle", "-o", "%D", check=False).strip() == str(len(nodes)),
-              "idle nodes")  # fmt: skip
+        idle = ("sinfo", "--noheader", "--states=idle", "--format=%D")
+        until(lambda: self.run(*idle, check=False).strip() == str(max(1, len(self._hosts))), "idle nodes")
 
     def run(self, *command: str, check: bool = True, variables: Mapping[str, str] = {}) -> str:
         """Output of one of Slurm's commands, run on the first node."""
@@ -103,11 +109,15 @@ class Slurm:
 
 
 @contextmanager
-def slurm_on(*hosts: Host) -> Iterator[Slurm]:
-    """Slurm on these hosts, of which the first also runs its controller; without any, on this machine."""
+def slurm_on(*hosts: Host, gpus: int = 0) -> Iterator[Slurm]:
+    """Slurm on these hosts, of which the first also runs its controller; without any, on this machine.
+
+    Each node says that it has so many ``gpus``.
+    """
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # a socket's path may not exceed 107 characters
-    cluster = Slurm(folder, hosts)
+    cluster = Slurm(folder, hosts, gpus)
     try:
+        cluster.start()
         yield cluster
     finally:
         for host in hosts:
