@@ -99,10 +99,15 @@ class Origin(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """States of an attempt. Its devices are free only after ENDED."""
+    """States of an attempt. Its devices are free only after ENDED.
+
+    WITHDRAWN: its trial is to give its devices back and continue later, so its ranks write a checkpoint and end. Until
+    then their reports count. STOPPING: they count no more.
+    """
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
+    WITHDRAWN = "WITHDRAWN"
     STOPPING = "STOPPING"
     ENDED = "ENDED"
 
@@ -161,8 +166,9 @@ WAITS: dict[TrialState, frozenset[WaitsFor]] = {
 
 _A = AttemptState
 ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
-    _A.STARTING: frozenset({_A.RUNNING, _A.STOPPING, _A.ENDED}),
-    _A.RUNNING: frozenset({_A.STOPPING, _A.ENDED}),
+    _A.STARTING: frozenset({_A.RUNNING, _A.WITHDRAWN, _A.STOPPING, _A.ENDED}),
+    _A.RUNNING: frozenset({_A.WITHDRAWN, _A.STOPPING, _A.ENDED}),
+    _A.WITHDRAWN: frozenset({_A.STOPPING, _A.ENDED}),
     _A.STOPPING: frozenset({_A.ENDED}),
     _A.ENDED: frozenset(),
 }

@@ -105,6 +105,9 @@ class Settings(BaseSettings):
     stop_seconds: float = Field(
         default=5.0, description="seconds in which trials may write a checkpoint when a service and its Ray end", ge=0
     )
+    keep_seconds: float = Field(
+        default=60.0, description="seconds in which a trial that is paused, or gives devices back, may do so", ge=0
+    )
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
     rehearsal_gpus: str = Field(
         default="", description="file of GPUs to rehearse with: ranks train on the CPU; see docs/gpus.md"

@@ -20,7 +20,7 @@ export interface AttemptEvent {
   data: AttemptChange;
 }
 
-export type AttemptState = "STARTING" | "RUNNING" | "STOPPING" | "ENDED";
+export type AttemptState = "STARTING" | "RUNNING" | "WITHDRAWN" | "STOPPING" | "ENDED";
 
 export interface AttemptView {
   /** parallel degrees of the plan; empty while there is none */

@@ -397,8 +397,8 @@ class Controller:
                     self._executor.launch(replace(order, token=token))
             case effects.Launch(order):
                 self._executor.launch(order)
-            case effects.StopGang(key):
-                self._executor.stop(key)
+            case effects.StopGang(key, keep=keep):
+                self._executor.stop(key, keep=keep)
             case effects.Size(trial, demand):
                 asked_for = _sized_for(trial)
                 if self._asked.get(trial.id) != asked_for:

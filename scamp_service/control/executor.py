@@ -114,8 +114,12 @@ class Executor(Protocol):
         """
         ...
 
-    def stop(self, key: str) -> None:
-        """End every rank of the attempt; no effect when there is none."""
+    def stop(self, key: str, *, keep: bool = False) -> None:
+        """End every rank of the attempt; no effect when there is none.
+
+        With ``keep`` they first write a checkpoint, and report it with their last rows and the outcome, but only as
+        long as the executor waits for that.
+        """
         ...
 
 

@@ -33,9 +33,10 @@ class _Gang:
     launched: float
     starts: float  # when its ranks begin to train
     gain: float  # steps that one optimizer step counts as
-    next_step: int  # of the next report
+    next_step: int  # of the next report, or with which it ends
     starting_seconds: float = 0.0  # that it loses to starts of ranks, alone on its devices
     trains: bool = False
+    keeps: bool = False  # it ends with a checkpoint at its next step
     seq: int = 0
 
     def left_at(self, step: int) -> float:
@@ -124,10 +125,16 @@ class VirtualExecutor:
         )
         self.num_launches += 1
 
-    def stop(self, key: str) -> None:
-        """End the attempt."""
-        if key in self._gangs:
+    def stop(self, key: str, *, keep: bool = False) -> None:
+        """End the attempt, at once or with a checkpoint after its present step. There is none within an epoch."""
+        gang = self._gangs.get(key)
+        if gang is None or gang.keeps:
+            return
+        if not keep or not gang.trains or gang.order.in_epochs:
             self._end(key, "stopped")
+            return
+        done = gang.until - self._progress.left(key) / gang.step_seconds
+        gang.keeps, gang.next_step = True, min(gang.next_step, max(gang.first, math.floor(done)) + 1)
 
     # --- virtual time -----------------------------------------------------------------------------------------------
 
@@ -157,16 +164,15 @@ class VirtualExecutor:
     def _report(self, gang: _Gang, now: float) -> None:
         order, step = gang.order, gang.next_step
         attempt_key = order.trial_id, order.attempt, order.token
-        gang.seq += 1
-        reported = min(step, order.steps)
+        reported, metrics = min(step, order.steps), []
+        if step == gang.until or step % order.report_every == 0:
+            gang.seq += 1
+            values = self._trainings.values(order, reported)
+            metrics.append(Metric(order.trial_id, order.attempt, gang.seq, reported, values, now))
         self._reports.add(
             Report(
                 *attempt_key,
-                metrics=[
-                    Metric(
-                        order.trial_id, order.attempt, gang.seq, reported, self._trainings.values(order, reported), now
-                    )
-                ],
+                metrics=metrics,
                 objectives=order.objectives,
                 checkpoint_step=reported,
                 step_seconds=(now - gang.starts) / (step - gang.first) * gang.gain,
@@ -176,11 +182,12 @@ class VirtualExecutor:
             ),
             now=now,
         )
-        if step < gang.until:
+        if step < gang.until and not gang.keeps:
             gang.next_step = min(gang.until, step + order.report_every)
             return
-        self._reports.end(*attempt_key, Outcome.DONE, "", now=now)
-        self._end(order.key, "done")
+        is_done = step == gang.until
+        self._reports.end(*attempt_key, Outcome.DONE if is_done else Outcome.STOPPED, "", now=now)
+        self._end(order.key, "done" if is_done else "stopped")
 
     def _end(self, key: str, ending: str) -> None:
         gang = self._gangs.pop(key)

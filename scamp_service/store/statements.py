@@ -50,7 +50,7 @@ FORGOTTEN = (Outcome.DEPENDS_ON_DIVISION, Outcome.RESUMES_DIFFERENTLY)
 """Outcomes of attempts whose trial forgets what it has reported."""
 _reporting = sa.and_(
     _by_token,
-    one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING),
+    one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING, AttemptState.WITHDRAWN),
     sa.or_(_A.c.outcome.is_(None), ~one_of(_A.c.outcome, *FORGOTTEN)),
 )
 
@@ -149,10 +149,12 @@ START = (
     .values(state=AttemptState.RUNNING, **_set("started_at"))
     .returning(*_attempt_event)
 )
+_detail, _outcome = (bindparam(f"_{name}", type_=_A.c[name].type) for name in ("detail", "outcome"))
+_is_withdrawn = sa.and_(_A.c.state == AttemptState.WITHDRAWN, _outcome == Outcome.STOPPED)  # its detail says why
 END = (
     sa.update(_A)
     .where(_by_token, one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
-    .values(_set("outcome", "detail", "phase"))
+    .values({**_set("outcome", "phase"), "detail": sa.case((_is_withdrawn, _A.c.detail), else_=_detail)})
     .returning(*_attempt_event)
 )
 _M, _of_forgotten = schema.metrics, bindparam("_trial_id", type_=sa.BigInteger)
@@ -162,7 +164,7 @@ FORGET_TRAINING = (
     sa.update(_T).where(_T.c.id == _of_forgotten).values(step=0, value=None, values=None, best_step=None),
 )
 KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)
-IS_BEGINNING = select(sa.literal(1)).where(_reporting, _A.c.checkpoint_step < 0)
+IS_BEGINNING = select(sa.literal(1)).where(_reporting, _A.c.started_at.is_not(None), _A.c.checkpoint_step < 0)
 _is_newer_time = _A.c.timed_steps < bindparam("_timed_steps", type_=_A.c.timed_steps.type)
 _step_seconds = bindparam("_measured_step_seconds", type_=_A.c.measured_step_seconds.type)
 REPORT = (

@@ -68,9 +68,9 @@ class SimulatedExecutor:
         if self.term == self.world.term:
             self.world.launch(order)
 
-    def stop(self, key: str) -> None:
+    def stop(self, key: str, *, keep: bool = False) -> None:
         if self.term == self.world.term:
-            self.world.stop(key)
+            self.world.stop(key, keep=keep)
 
     def _unheard(self) -> set[str]:
         return {key for key, when in self.heard.items() if when > self.world.clock.now}

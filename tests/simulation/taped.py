@@ -36,6 +36,7 @@ from tests.quick_store import empty_store
 from tests.simulation.candidates import objective
 from tests.simulation.faults import Clock
 from tests.simulation.services import SimulatedProposer, SimulatedSizer
+from tests.simulation.world import KEEP_SECONDS
 
 TICK_SECONDS = 0.5
 LIMIT_SECONDS = 2_000.0
@@ -134,9 +135,9 @@ class SimulatorWithFaults(VirtualExecutor):
         if {device.id for device in self.cluster().devices}.issuperset(order.devices) and order.key not in self.broken:
             super().launch(order)
 
-    def stop(self, key: str) -> None:
+    def stop(self, key: str, *, keep: bool = False) -> None:
         self.broken.pop(key, None)
-        super().stop(key)
+        super().stop(key, keep=keep)
 
     def break_on(self, devices: set[str], why: str) -> None:
         for key, gang in list(self._gangs.items()):
@@ -164,7 +165,10 @@ class FakeRank:
 
 
 class LiveRanks:
-    """The executor of a service as its state machine has it; every instruction is carried out at once."""
+    """The executor of a service as its state machine has it; every instruction is carried out at once.
+
+    But when attempts with a checkpoint have ended is on the tape.
+    """
 
     def __init__(self, clock: Clock, nodes: list[str]) -> None:
         ids = count()
@@ -199,8 +203,8 @@ class LiveRanks:
         if all(device in nodes for device in order.devices):
             self.send(events.LaunchOrdered(order, tuple(nodes[device] for device in order.devices)))
 
-    def stop(self, key: str) -> None:
-        self.send(events.StopOrdered(key))
+    def stop(self, key: str, *, keep: bool = False) -> None:
+        self.send(events.StopOrdered(key, KEEP_SECONDS if keep else 0.0))
 
     def see_nodes(self, drained: frozenset[str]) -> None:
         self.send(events.NodesSeen({node: f"node {node}" for node in self.nodes}, drained))
@@ -255,7 +259,7 @@ class LiveRanks:
             case instructions.RunAttempt(names, order):
                 for name in names:
                     self._ranks[name].attempt = order.key
-            case instructions.StopAttempt(name, key) if self._ranks[name].attempt == key:
+            case instructions.StopAttempt(name, key, keep=False) if self._ranks[name].attempt == key:
                 self._ranks[name].attempt = ""
                 self._events.append(events.AttemptEnded(name, Ended(Outcome.STOPPED, "", True)))
             case instructions.AskStatus(name) if self._ranks[name].is_alive:

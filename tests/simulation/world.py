@@ -14,11 +14,14 @@ from scamp_service.control.executor import Order
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import Metric, Report
 from scamp_service.patience import RANK_SECONDS, STARTING_RANK_SECONDS
+from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from tests.simulation.candidates import grown_mib, objective, step_seconds, tensors_mib, truth_mib
 from tests.simulation.faults import Clock, Faults
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.checkpoints.retention import outdated
+
+KEEP_SECONDS: float = Settings.model_fields["keep_seconds"].default
 
 
 @dataclass
@@ -33,6 +36,7 @@ class SimulatedGang:
     seq: int = 0
     sink_back_at: float = 0.0
     unsent: list[Callable[[], bool]] = field(default_factory=list)
+    keeps: bool = False  # it is to write a checkpoint and end
     has_answer: bool = False  # its outcome has been stored, or refused
     recorded: int = 0  # step of the newest checkpoint that the database has acknowledged, or that was resumed from
 
@@ -123,9 +127,18 @@ class World:
             slow = self.rng.random() < self.faults.slow_start
             self.after(self.rng.uniform(0.0, 60.0 if slow else 2.0), lambda: self._arrive(order))
 
-    def stop(self, key: str) -> None:
+    def stop(self, key: str, *, keep: bool = False) -> None:
         for _ in range(self._copies()):
-            self.after(self.rng.uniform(0.0, 3.0), lambda: self._remove(key))
+            self.after(self.rng.uniform(0.0, 3.0), lambda: self._keep(key) if keep else self._remove(key))
+
+    def _keep(self, key: str) -> None:
+        """Let a gang write a checkpoint after its next step; one that has not ended after a while is killed."""
+        gang = self.gangs_by_key.get(key)
+        if gang is not None and gang.broken:
+            self._remove(key)
+        elif gang is not None and not gang.keeps:
+            gang.keeps = True
+            self.after(KEEP_SECONDS, lambda: self._remove(key))  # of an attempt there is only one gang
 
     def _arrive(self, order: Order) -> None:
         """A launch takes effect only while its token is that of an open attempt: a rank asks before it begins."""
@@ -257,32 +270,33 @@ class World:
         return False
 
     def _train(self, gang: SimulatedGang) -> None:
-        """Make the steps up to the next report, save and report, or fail on a full disk."""
+        """Make the steps up to the next report, or one if it is to end, save and report, or fail on a full disk."""
         order = gang.order
-        last = order.until or order.steps
-        gang.step = min(last, gang.step + order.report_every)
-        gang.seq += 1
+        last, every = order.until or order.steps, order.report_every
+        stops = gang.keeps and gang.step + 1 < last
+        gang.step = gang.step + 1 if stops else min(last, (gang.step // every + 1) * every)
         if self.clock.now < self.disk_full_until:
             self.num_faults += 1
             self.finish(gang, Outcome.FAULT, "No space left on device: /checkpoints")
             return
         if last:
             self._save(gang)
-        metric = Metric(
-            order.trial_id,
-            order.attempt,
-            gang.seq,
-            gang.step,
-            {"score": objective(order.trial_id, order.attempt, gang.step)},
-            self.clock.now,
-        )
-        self.report_metric(gang, metric)
-        if gang.step >= last:
+        if gang.step == last or gang.step % every == 0:
+            gang.seq += 1
+            score = objective(order.trial_id, order.attempt, gang.step)
+            row = Metric(order.trial_id, order.attempt, gang.seq, gang.step, {"score": score}, self.clock.now)
+            self.report(gang, gang.step, [row])
+        else:
+            self.report(gang, gang.step, [])
+        if stops:
+            self.finish(gang, Outcome.STOPPED, "")
+        elif gang.step >= last:
             self.finish(gang, Outcome.DONE, "")
         else:
             self.after(1.0, lambda: self._step(gang))
 
-    def report_metric(self, gang: SimulatedGang, metric: Metric) -> None:
+    def report(self, gang: SimulatedGang, step: int, metrics: Sequence[Metric]) -> None:
+        """Report a checkpoint and what was evaluated there."""
         order = gang.order
 
         def deliver() -> bool:
@@ -291,19 +305,19 @@ class World:
                     order.trial_id,
                     order.attempt,
                     order.token,
-                    metrics=[metric],
+                    metrics=metrics,
                     objectives=order.objectives,
                     measured_bytes=tensors_mib(order.candidate.params) * MIB,
-                    checkpoint_step=metric.step or -1,
+                    checkpoint_step=step or -1,
                     step_seconds=step_seconds(order),
-                    timed_steps=metric.step,
+                    timed_steps=step,
                 ),
                 now=self.clock.now,
             )
             if accepted:
-                gang.recorded = max(gang.recorded, metric.step or -1)
+                gang.recorded = max(gang.recorded, step or -1)
                 self.recorded[(order.trial_id, order.attempt)] = gang.recorded
-                self.acknowledged[(metric.trial_id, metric.attempt, metric.seq)] = metric.values["score"]
+                self.acknowledged |= {(row.trial_id, row.attempt, row.seq): row.values["score"] for row in metrics}
             return accepted
 
         self.send(gang, deliver)

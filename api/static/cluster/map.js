@@ -123,7 +123,7 @@ function updateGang({ node, reserved }, gang, device) {
   const rank = gang.devices.indexOf(device.id);
   const mib = gang.mibs[rank];
   node.style.width = `${(100 * mib) / Math.max(device.capacity_mib, device.reserved_mib)}%`;
-  node.classList.toggle("stopping", gang.state === "STOPPING");
+  node.classList.toggle("stopping", ["WITHDRAWN", "STOPPING"].includes(gang.state));
   setText(reserved, ranks > 1 ? `${mib} · r${rank}` : `${mib}`);
   const trial = gang.study_id ? `Trial ${gang.number} of study ${gang.study_id}, ${gang.study_name}` : HIDDEN;
   const words = [`${trial}: ${mibWords(mib)}`];

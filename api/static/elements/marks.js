@@ -6,6 +6,7 @@ import { h, icon } from "./dom.js";
 /** States of studies and attempts that use the icon of a trial's state. */
 const AS_TRIAL = /** @type {Record<string, string>} */ ({
   STOPPING: "PAUSED",
+  WITHDRAWN: "PAUSED",
   STOPPED: "CANCELLED",
   EXTERNAL: "RUNNING",
   STARTING: "QUEUED",

@@ -179,10 +179,13 @@ class RayExecutor:
                 return
             self._actors.handle(events.LaunchOrdered(order, tuple(nodes_there[device] for device in order.devices)))
 
-    def stop(self, key: str) -> None:
+    def stop(self, key: str, *, keep: bool = False) -> None:
         """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""
+        self._stop(key, self._settings.keep_seconds if keep else 0.0)
+
+    def _stop(self, key: str, keep_seconds: float) -> None:
         with self._lock:
-            self._actors.handle(events.StopOrdered(key))
+            self._actors.handle(events.StopOrdered(key, keep_seconds))
 
     def close(self) -> None:
         """Disconnect from Ray. Ranks and gangs keep running."""
@@ -194,8 +197,7 @@ class RayExecutor:
         """Ask every gang to stop with a checkpoint, and wait for those that can do so within ``stop_seconds``."""
         deadline = time.monotonic() + self._settings.stop_seconds
         for key in self.gangs() if self._may_act() else ():
-            with self._lock:
-                self._actors.handle(events.StopOrdered(key, keep=True))
+            self._stop(key, self._settings.stop_seconds)
         while self._may_act() and self.gangs() and time.monotonic() < deadline:
             time.sleep(0.05)
 

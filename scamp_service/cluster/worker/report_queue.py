@@ -156,7 +156,7 @@ class ReportQueue:
     def stop(self, *, keep: bool = False) -> None:
         """Ask the attempt to stop after its current step; ``keep``: with a checkpoint."""
         with self._changed:
-            self._stop, self._keep = True, self._keep or keep
+            self._stop, self._keep = True, keep
             self._changed.notify_all()
 
     def wait_for_stop(self, seconds: float) -> None:

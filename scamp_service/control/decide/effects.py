@@ -60,6 +60,11 @@ class MoveAttempt:
     detail: str = ""
 
 
+def withdraw(attempt: Attempt, why: str) -> MoveAttempt:
+    """Let the attempt end with a checkpoint, from which its trial continues when there is room (``follow``)."""
+    return MoveAttempt(attempt, AttemptState.WITHDRAWN, detail=why)
+
+
 @dataclass(frozen=True, slots=True)
 class Begin:
     """Commit the attempt, then launch it. The controller puts the same new token into both."""
@@ -77,10 +82,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class StopGang:
-    """End every rank of a gang. ``key`` is ``trial/attempt``."""
+    """End every rank of a gang. ``key`` is ``trial/attempt``. ``keep``: once they have written a checkpoint."""
 
     key: str
     reason: str
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import assert_never
 
 from estimators.learning import AttemptPhase
 from estimators.model import mib_in_words
-from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, Repeat, StopGang
+from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, Repeat, StopGang, withdraw
 from scamp_service.control.decide.replan import devices_in_words, find_narrower
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import run_later
@@ -86,17 +86,21 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield _retry(study.budget, trial, attempt, f"it {attempt.detail}", weight=STALL_WEIGHT)
         case None if not study.progress.is_running:
             yield ended_with(study, trial)
-        case None if study.sharing.paused and attempt.state is not AttemptState.STOPPING:
-            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, STUDY_PAUSED)
-        case None if trial.paused and attempt.state is not AttemptState.STOPPING:
-            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, TRIAL_PAUSED)
+        case None if attempt.state is AttemptState.WITHDRAWN and s.may_hold_memory(attempt):
+            yield StopGang(attempt.key, attempt.detail, keep=True)
+        case None if attempt.state is AttemptState.WITHDRAWN:  # it was killed, as it took too long
+            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, attempt.detail)
+        case None if study.sharing.paused:
+            yield withdraw(attempt, STUDY_PAUSED)
+        case None if trial.paused:
+            yield withdraw(attempt, TRIAL_PAUSED)
         case None if gang is not None and gang.state is not GangState.ALIVE:
             yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None and (why := why_stalled(study.budget, attempt, gang)):
             yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STALLED, why)
         case None if gang is not None and (why := _why_idle(s, attempt)):
             yield MoveTrial(trial, TrialState.RUNNING, why, TrialChanges(paused=True))
-            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
+            yield withdraw(attempt, why)
         case None if gang is not None:
             yield from _judge(s, study, trial)
         case None if s.may_hold_memory(attempt):
@@ -153,7 +157,7 @@ def _cause(attempt: Attempt) -> str:
 def _why_idle(s: Snapshot, attempt: Attempt) -> str:
     """Why an attempt gives back its devices, which it does not use; empty if it keeps them."""
     rule = s.packing.pauses_idle
-    if rule is None or attempt.state is AttemptState.STOPPING or not (idle := rule.idle_seconds(attempt.load)):
+    if rule is None or not (idle := rule.idle_seconds(attempt.load)):
         return ""
     return f"its devices were less than {100 * rule.share:g} % busy for {idle / 60:.0f} minutes, {IDLE_PAUSED}"
 

@@ -1,8 +1,8 @@
 """Step 4, its end: stops running trials of lower priority where a queued trial of higher priority needs their devices.
 
-They lose the steps since their last checkpoint, and continue from there when there is room. So only attempts that have
-recorded a checkpoint are stopped, as few as possible: of the lowest priority first, and of these the ones that lose the
-fewest steps.
+They write a checkpoint, and continue from there when there is room. One that takes too long loses the steps since its
+last checkpoint. So only attempts that have recorded one are stopped, as few as possible: of the lowest priority first,
+and of these the ones that have made the fewest steps since then.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from placement.model import Cluster
-from scamp_service.control.decide.effects import MoveAttempt
+from scamp_service.control.decide.effects import MoveAttempt, withdraw
 from scamp_service.control.decide.rules.admission import in_start_order
 from scamp_service.control.decide.rules.gangs import fits_now, ledger_of, queued_of, seconds_left
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import GangState
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Attempt, Trial
 
 
@@ -40,14 +40,15 @@ def preempt(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
     lower.sort(key=lambda attempt: _cost(s, running[attempt.trial_id], attempt))
     for attempt in _in_the_way(s, learned, first, lower):
         why = f"trial {first.number} of study {first.study_id}, of priority {priority}, needs its devices"
-        yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
+        yield withdraw(attempt, why)
 
 
 def winds_down(attempt: Attempt, running: Mapping[int, Trial]) -> bool:
     """Whether the attempt is about to end; ``running`` are the running trials by id."""
     trial = running.get(attempt.trial_id)
     is_current = trial is not None and trial.attempt == attempt.attempt
-    return not is_current or attempt.outcome is not None or attempt.state is AttemptState.STOPPING
+    is_ending = attempt.state in (AttemptState.WITHDRAWN, AttemptState.STOPPING)
+    return not is_current or attempt.outcome is not None or is_ending
 
 
 def _may_stop(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:

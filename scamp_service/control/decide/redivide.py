@@ -14,21 +14,21 @@ from placement.model import Cluster, Queued
 from placement.packing.elastic import Share, elastic, redivide
 from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
-from scamp_service.control.decide.effects import MoveAttempt
+from scamp_service.control.decide.effects import MoveAttempt, withdraw
 from scamp_service.control.decide.preempt import winds_down
 from scamp_service.control.decide.replan import (
     batch_in_words,
     devices_in_words,
     is_training,
     restart_seconds,
-    seconds_since_checkpoint,
+    seconds_made_again,
     seconds_to_go,
 )
 from scamp_service.control.decide.rules.admission import in_start_order, used_up_studies
 from scamp_service.control.decide.rules.gangs import offer_choices, queued_of
 from scamp_service.control.decide.rules.growth import counted_seconds
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.lifecycle import TrialState
 from scamp_service.model import Attempt, Choice, Trial
 
 
@@ -74,7 +74,7 @@ def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]
     for job, choice in zip(jobs, chosen, strict=False):
         if choice is not None and choice != job.present:
             why = _why(job, choice, num_started)
-            yield MoveAttempt(job.attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
+            yield withdraw(job.attempt, why)
 
 
 def _jobs(s: Snapshot, learned: Corrections, studies: Set[int], running: Mapping[int, Trial]) -> Iterator[_Job]:
@@ -114,7 +114,7 @@ def _job(s: Snapshot, learned: Corrections, trial: Trial, attempt: Attempt) -> _
     if len(shapes) < len(choices):
         return None
     place = choices.index(present)
-    restart = restart_seconds(attempt) + seconds_since_checkpoint(s, trial, attempt)
+    restart = restart_seconds(attempt) + seconds_made_again(s, trial, attempt)
     return _Job(trial, attempt, choices, place, Share(Queued(attempt.key, shapes), place, 1.0, restart))
 
 

@@ -1,12 +1,11 @@
 """Step 5: gives idle devices to running trials, which continue from their last checkpoints on more ranks.
 
 That is done when nothing waits and no study will propose more trials, for the trial that would run longest, if it saves
-more than it costs: the seconds of a restart, as long as its own start took, and the steps since its checkpoint, which
-are made again. The wider plan may train a larger batch where the candidate has ``largest_batch`` (``growth``). If
-nothing comes of the wider plan, the trial continues under the one before. A trial that has run out of memory keeps its
-plan, because what it needs is known for that plan only, and so do one that was ever lost, and one whose project has a
-quota of devices: it was admitted with as many as it has. So does one whose project has used up its MiB·hours: it would
-not start again.
+more than it costs: the seconds of a restart, as long as its own start took, and of what is trained again. The wider
+plan may train a larger batch where the candidate has ``largest_batch`` (``growth``). If nothing comes of it, the trial
+continues under the plan before. A trial that has run out of memory keeps its plan, because what it needs is known for
+that plan only, and so do one that was ever lost, and one whose project has a quota of devices: it was admitted with as
+many as it has. So does one whose project has used up its MiB·hours: it would not start again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import replace
 from estimators.model import Plan
 from placement.model import Cluster, Gang, plural
 from placement.packing.ledger import Ledger
-from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial
+from scamp_service.control.decide.effects import Effect, MoveTrial, withdraw
 from scamp_service.control.decide.rules.admission import used_up_studies
 from scamp_service.control.decide.rules.growth import counts_as, worth_offering
 from scamp_service.control.decide.snapshot import Snapshot
@@ -58,7 +57,7 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
             more += batch_in_words(choice, attempt)
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
             yield MoveTrial(trial, TrialState.RUNNING, why, sized=_keep_choice(trial, choice))
-            yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STOPPED, why)
+            yield withdraw(attempt, why)
             return  # the next one has to see what is left
 
 
@@ -123,9 +122,15 @@ def seconds_to_go(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
     return (s.studies[trial.study_id].budget.length - trial.step) * _seconds_per_step(s, trial, attempt)
 
 
-def seconds_since_checkpoint(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
-    """Seconds of the steps since the last checkpoint, which are made again after a restart."""
+def seconds_made_again(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
+    """Seconds of what is trained again after a restart.
+
+    This is nothing, as the attempt ends with a checkpoint; but in epochs, which have none within them, those since the
+    last checkpoint, and all where there is none yet.
+    """
     checkpoint = s.checkpoints.get(trial.id)
+    if checkpoint is not None and s.studies[trial.study_id].budget.unit == "step":
+        return 0.0
     return (trial.step - (checkpoint.step if checkpoint else 0)) * _seconds_per_step(s, trial, attempt)
 
 
@@ -143,11 +148,11 @@ def restart_seconds(attempt: Attempt) -> float:
 
 
 def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, choice: Choice) -> float:
-    """Seconds that the trial would end earlier: steps since its last checkpoint are made again."""
+    """Seconds that the trial would end earlier."""
     if not attempt.choice.step_seconds or not choice.step_seconds:
         return 0.0
     left = seconds_to_go(s, trial, attempt)
-    lost_seconds = seconds_since_checkpoint(s, trial, attempt)
+    lost_seconds = seconds_made_again(s, trial, attempt)
     gain = counts_as(trial, choice.plan) / counts_as(trial, attempt.plan)
     ratio = choice.step_seconds / attempt.choice.step_seconds / gain
     return left - (left + lost_seconds) * ratio - restart_seconds(attempt)

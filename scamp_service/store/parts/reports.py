@@ -26,7 +26,7 @@ class Reports(WritingPart):
     """Writes of ranks, and reads of metrics and log lines."""
 
     def start(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
-        """Move the attempt from STARTING to RUNNING. Also True when it is RUNNING and has recorded no checkpoint.
+        """Move the attempt from STARTING to RUNNING. Also True when it has started and recorded no checkpoint.
 
         Otherwise this is a launch that arrives after its gang has trained: it would begin where that gang began, at a
         checkpoint that may be gone.
@@ -47,7 +47,7 @@ class Reports(WritingPart):
         report, of which the first is the value. If there are several, so does ``trial.values``, with None for those
         that are predicted. With ``best_of``, ``trial.value`` is the best finite value so far, and ``trial.best_step``
         its step. ``measured_bytes`` of trial and attempt can only grow, and the step time of the most steps is kept.
-        The report is stale when the attempt is not STARTING or RUNNING, or when the token differs.
+        The report is stale when the attempt is STOPPING or ENDED, or when the token differs.
         """
         rows: list[Metric | LogLine] = [*report.metrics, *report.logs]
         keys = report.trial_id, report.attempt

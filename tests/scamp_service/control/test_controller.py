@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -19,8 +20,17 @@ from scamp_service.control.decide.effects import Effect
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangStatus
 from scamp_service.errors import Conflict, Unavailable
-from scamp_service.lifecycle import LIVE_TRIALS, Origin, Outcome, StudyState, TrialState, WaitsFor
-from scamp_service.model import Json, Lease, Metric, Report, Trial, TrialChanges
+from scamp_service.lifecycle import (
+    LIVE_TRIALS,
+    STUDY_PAUSED,
+    AttemptState,
+    Origin,
+    Outcome,
+    StudyState,
+    TrialState,
+    WaitsFor,
+)
+from scamp_service.model import Attempt, Json, Lease, Metric, Report, Trial, TrialChanges
 from scamp_service.store import schema
 from scamp_service.store.parts.external import NewTrial
 from scamp_service.store.parts.reports import Reports
@@ -263,6 +273,42 @@ def test_trials_that_are_preempted_under_faults_lose_nothing() -> None:
         return bool(preempted)
 
     first_seed(preempts)
+
+
+class Paused(Simulation):
+    """Its user pauses a study now and then, and resumes it a little later."""
+
+    def spec(self, number: int) -> Json:
+        usual = super().spec(number)
+        return {**usual, "budget": {**usual["budget"], "steps": 40, "report_every": 4}}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.user = random.Random(self.seed)
+
+    def cycle(self) -> None:
+        training = [attempt for attempt in self.store.attempts.open() if attempt.state is AttemptState.RUNNING]
+        if training and self.user.random() < 0.1:
+            self.pause(self.store.trials.get(training[0].trial_id).study_id, paused=True)
+        super().cycle()
+
+    def pause(self, study_id: int, *, paused: bool) -> None:
+        if self.store.studies.get(study_id).state is StudyState.RUNNING:
+            self.store.requests.pause(study_id, paused=paused, now=self.clock.now)
+            if paused:
+                self.world.after(self.user.uniform(0.0, 10.0), lambda: self.pause(study_id, paused=False))
+
+
+def test_trials_of_paused_studies_keep_what_they_have_trained_between_reports_under_faults() -> None:
+    withdrawn: list[Attempt] = []
+    for seed in range(1, 6):
+        simulation = Paused(empty_store(), seed)
+        simulation.run()
+        for study in simulation.store.studies.page():
+            attempts = simulation.store.attempts.of_study(study.id)
+            withdrawn += [attempt for attempt in attempts if attempt.detail == STUDY_PAUSED]
+    assert all(attempt.outcome is Outcome.STOPPED for attempt in withdrawn)
+    assert sum(attempt.checkpoint_step >= 0 and attempt.checkpoint_step % 4 > 0 for attempt in withdrawn) > 2
 
 
 class NeverWider(Simulation):
@@ -626,9 +672,9 @@ class RealWorld(World):
             return
         for gang.seq, (step, values) in enumerate(answer["reports"], 1):
             self.disk[order.trial_id].add(CheckpointName(order.trial_id, step))
-            self.report_metric(
-                gang, Metric(order.trial_id, order.attempt, gang.seq, step, {"score": values["loss"]}, self.clock.now)
-            )
+            score = {"score": values["loss"]}
+            row = Metric(order.trial_id, order.attempt, gang.seq, step, score, self.clock.now)
+            self.report(gang, step, [row])
         self.finish(gang, Outcome.DONE, "")
 
 

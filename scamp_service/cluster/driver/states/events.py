@@ -45,10 +45,13 @@ class LaunchOrdered:
 
 @dataclass(frozen=True, slots=True)
 class StopOrdered:
-    """The controller wants this attempt (``trial/attempt``) to stop. ``keep``: once it has written a checkpoint."""
+    """The controller wants this attempt (``trial/attempt``) to stop.
+
+    Its ranks write a checkpoint first if they can do so in ``keep_seconds``, unless these are 0.
+    """
 
     key: str
-    keep: bool = False
+    keep_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

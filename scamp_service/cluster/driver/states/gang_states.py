@@ -58,9 +58,9 @@ class GangStates:
         self._gangs[key].is_recorded = True
 
     def mark_stopping(self, key: str, until: float) -> bool:
-        """Note that the gang is to stop by this time; returns False if it was to stop already."""
+        """Note that the gang is to stop by this time; returns False if it was to stop by then already."""
         gang = self._gangs[key]
-        if gang.stops_until is not None:
+        if gang.stops_until is not None and gang.stops_until <= until:
             return False
         gang.stops_until = until
         return True

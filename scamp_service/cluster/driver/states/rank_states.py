@@ -151,8 +151,8 @@ class RankStates:
 
     def _stop(self, event: events.StopOrdered) -> None:
         """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""
-        key = event.key
-        if not self._gangs.mark_stopping(key, math.inf if event.keep else self._now + STOP_GRACE_SECONDS):
+        key, keeps = event.key, event.keep_seconds > 0
+        if not self._gangs.mark_stopping(key, self._now + (event.keep_seconds if keeps else STOP_GRACE_SECONDS)):
             return
         if not (members := self.ranks.members(key)):
             self._gangs.forget_without_ranks(key)
@@ -160,7 +160,7 @@ class RankStates:
             if self._gangs.is_broken(key):  # the remaining ranks hang in a collective
                 self._end(rank)
             elif rank.phase is not RankPhase.ENDING:
-                self._do(instructions.StopAttempt(rank.name, key, event.keep))
+                self._do(instructions.StopAttempt(rank.name, key, keeps))
 
     # --- starts and spare ranks ---------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ from estimators.learning import AttemptPhase, Ending
 from estimators.model import MIB, EvaluationExtra, Plan
 from placement.model import Cluster, Device
 from placement.packing.device_time import IdleRule, Watch
-from scamp_service.control.decide.effects import Launch, MoveAttempt, MoveTrial, Size, StopGang
+from scamp_service.control.decide.effects import Launch, MoveAttempt, MoveTrial, Size, StopGang, withdraw
 from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
 from scamp_service.control.decide.snapshot import Packing
 from scamp_service.control.executor import GangState, GangStatus
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState, WaitsFor
 from tests.scamp_service.control.decide.snapshots import ALIVE, FAILED, effects_of, only_move, study
 from tests.scamp_service.control.stopping.rungs import rung_of
 from tests.values import attempt, changed, trial
@@ -145,20 +145,46 @@ def test_an_attempt_that_was_stopped_in_order_costs_its_trial_nothing() -> None:
     assert "num_lost" not in again.changes and "last checkpoint" in again.reason
 
 
+def test_a_withdrawn_attempt_ends_with_a_checkpoint_or_is_killed_and_either_way_costs_its_trial_nothing() -> None:
+    for state in (AttemptState.STARTING, AttemptState.RUNNING):
+        begun = attempt(state=state)
+        wishes: list[dict[str, Any]] = [{"trials": [trial(paused=True)]}]
+        wishes.append({"trials": [trial()], "studies": {1: study(paused=True)}})
+        for wish in wishes:
+            (moved,) = effects_of(**wish, attempts=[begun], gangs={"1/1": ALIVE})
+            assert isinstance(moved, MoveAttempt) and (moved.to, moved.outcome) == (AttemptState.WITHDRAWN, None)
+    leaving = attempt(state=AttemptState.WITHDRAWN, detail="a user paused the trial")
+    for paused in (True, False):
+        kept: dict[str, Any] = {"trials": [trial(paused=paused)], "attempts": [leaving]}
+        for gang in (ALIVE, GangStatus(GangState.STOPPING), GangStatus(GangState.BROKEN, "a rank died")):
+            assert effects_of(**kept, gangs={"1/1": gang}) == [StopGang("1/1", leaving.detail, keep=True)]
+        killed = MoveAttempt(leaving, AttemptState.STOPPING, Outcome.STOPPED, leaving.detail)
+        assert effects_of(**kept, gangs={}) == [killed]
+        again = only_move(effects_of(**{**kept, "attempts": [replace(leaving, outcome=Outcome.STOPPED)]}, gangs={}))
+        assert again.reason == "will run again from its last checkpoint: a user paused the trial"
+        assert again.to is TrialState.QUEUED and "num_lost" not in again.changes
+
+
+def test_a_withdrawn_attempt_of_a_trial_that_will_not_continue_writes_no_checkpoint() -> None:
+    leaving = attempt(state=AttemptState.WITHDRAWN, detail="a user paused the trial")
+    stop, end = effects_of(trials=[], attempts=[leaving], gangs={"1/1": ALIVE})[:2]
+    assert stop == MoveAttempt(leaving, AttemptState.STOPPING) and isinstance(end, StopGang) and not end.keep
+    ending: dict[str, Any] = {"trials": [trial()], "studies": {1: study(state=StudyState.STOPPING)}}
+    assert only_move(effects_of(**ending, attempts=[leaving], gangs={"1/1": ALIVE})).to is TrialState.CANCELLED
+
+
 def test_a_trial_whose_gang_is_idle_is_paused_where_that_is_asked_for() -> None:
     load = (Watch(60.0, 60.0, 0.9, 80.0), Watch(1860.0, 1800.0, 0.02, 80.0))
     state: dict[str, Any] = {"trials": [trial()], "gangs": {"1/1": ALIVE}}
     packing = Packing(pauses_idle=IdleRule(0.1, 1800.0))
     pause, stop = effects_of(**state, attempts=[attempt(load=load)], packing=packing)
     assert isinstance(pause, MoveTrial) and pause.to is TrialState.RUNNING and pause.changes == {"paused": True}
-    assert isinstance(stop, MoveAttempt) and stop.outcome is Outcome.STOPPED
-    assert stop.detail == "its devices were less than 10 % busy for 30 minutes, so the trial was paused"
+    why = "its devices were less than 10 % busy for 30 minutes, so the trial was paused"
+    assert stop == withdraw(attempt(load=load), why)
     assert effects_of(**state, attempts=[attempt(load=load)]) == [], "nobody has asked for it"
     assert effects_of(**state, attempts=[attempt(load=load[:1])], packing=packing) == []
-    stopping = attempt(load=load, state=AttemptState.STOPPING)
-    assert not any(
-        isinstance(effect, MoveTrial) for effect in effects_of(**state, attempts=[stopping], packing=packing)
-    )
+    leaving = attempt(load=load, state=AttemptState.WITHDRAWN, detail=why)
+    assert effects_of(**state, attempts=[leaving], packing=packing) == [StopGang("1/1", why, keep=True)]
 
 
 def test_an_attempt_whose_rank_does_not_answer_is_neither_lost_nor_launched_nor_ended() -> None:

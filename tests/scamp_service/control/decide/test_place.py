@@ -12,9 +12,9 @@ from placement.model import Cluster, Device
 from placement.packing.device_time import DeviceTime
 from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
-from scamp_service.control.decide.effects import Begin, MoveAttempt, MoveTrial, Propose
+from scamp_service.control.decide.effects import Begin, MoveTrial, Propose, withdraw
 from scamp_service.control.decide.place import IS_PAUSED, PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT
-from scamp_service.lifecycle import IDLE_PAUSED, AttemptState, Outcome, TrialState, WaitsFor
+from scamp_service.lifecycle import IDLE_PAUSED, TRIAL_PAUSED, AttemptState, TrialState, WaitsFor
 from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
 from scamp_service.study.objectives import Objectives
@@ -278,11 +278,11 @@ def test_what_runs_counts_in_the_mib_hours_of_its_project() -> None:
 def test_a_trial_that_a_user_has_paused_stops_and_waits_and_leaves_its_room_to_others() -> None:
     running = trial(paused=True)
     (stop,) = effects_of(trials=[running], attempts=[attempt()], gangs={attempt().key: ALIVE})
-    assert isinstance(stop, MoveAttempt) and stop.outcome is Outcome.STOPPED
+    assert stop == withdraw(attempt(), TRIAL_PAUSED)
     queued = trial(state=TrialState.QUEUED, attempt=0, sized=sized(Plan(1), 10), paused=True)
     move = only_move(effects_of(trials=[queued]))
     assert (move.waits_for, move.reason) == (WaitsFor.RESUME, IS_PAUSED)
-    again = replace(queued, attempt=1, requeued_because=f"will run again: {stop.detail}")
+    again = replace(queued, attempt=1, requeued_because=f"will run again: {TRIAL_PAUSED}")
     reason = only_move(effects_of(trials=[again])).reason
     assert reason == "will run again: a user paused the trial. Now: waits until somebody resumes it", "said once"
     idle = replace(queued, attempt=1, requeued_because=f"will run again: nothing was done, {IDLE_PAUSED}")

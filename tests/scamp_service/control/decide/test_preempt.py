@@ -44,7 +44,7 @@ def stopped(
         policy=policy_named(policy),
     )
     moves = [effect for effect in decided if isinstance(effect, MoveAttempt)]
-    assert all(move.to is AttemptState.STOPPING and move.outcome is Outcome.STOPPED for move in moves)
+    assert all(move.to is AttemptState.WITHDRAWN and move.outcome is None for move in moves)
     return {move.attempt.trial_id for move in moves}
 
 
@@ -81,7 +81,9 @@ def test_nothing_is_stopped_for_an_equal_priority_or_in_vain(full: list[tuple[Tr
 
 def test_nothing_is_stopped_while_another_attempt_winds_down(full: list[tuple[Trial, Attempt]]) -> None:
     row, held_attempt = full[3]
-    full[3] = row, replace(held_attempt, state=AttemptState.STOPPING, outcome=Outcome.STOPPED)
+    full[3] = row, replace(held_attempt, state=AttemptState.WITHDRAWN)
+    assert stopped(wants(), full) == set()
+    full[3] = row, replace(held_attempt, outcome=Outcome.DONE)
     assert stopped(wants(), full) == set()
 
 

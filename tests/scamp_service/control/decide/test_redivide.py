@@ -13,7 +13,7 @@ from placement.packing.device_time import DeviceTime
 from placement.packing.elastic import elastic
 from placement.packing.packer import pack
 from placement.packing.projects import Project
-from scamp_service.control.decide.effects import MoveAttempt
+from scamp_service.control.decide.effects import MoveAttempt, withdraw
 from scamp_service.control.stopping.several import NO_RULES
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Choice, Trial
@@ -60,7 +60,7 @@ def test_a_running_trial_becomes_narrower_so_that_another_starts() -> None:
     (stop,) = stopped([trial(), queued(2)], [running(plan=FOUR, devices=ALL)])
     change = "it continues on 2 devices instead of 4, so that another trial starts"
     why = f"the policy elastic divided the devices anew: {change}"
-    assert stop.to is AttemptState.STOPPING and (stop.outcome, stop.detail) == (Outcome.STOPPED, why)
+    assert stop == withdraw(stop.attempt, why)
 
 
 def test_it_becomes_wider_where_devices_are_idle_and_that_is_worth_a_restart() -> None:

@@ -10,7 +10,7 @@ import pytest
 from estimators.model import Plan
 from placement.packing.device_time import DeviceTime
 from placement.packing.projects import Project
-from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Propose
+from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Propose, withdraw
 from scamp_service.control.decide.study_rules import StudyRules
 from scamp_service.control.stopping.several import NO_RULES
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
@@ -54,14 +54,13 @@ def effects_of(trials: list[Trial], attempts: list[Attempt], **fields: Any) -> l
 
 def test_it_continues_on_idle_devices_where_this_saves_time() -> None:
     move, stop = effects_of([trial()], [running()])
-    assert isinstance(stop, MoveAttempt) and stop.to is AttemptState.STOPPING
     why = "3 of the devices were idle, and on 4 devices instead of 1 it ends about 21 min earlier"
-    assert (stop.outcome, stop.detail) == (Outcome.STOPPED, why)
+    assert stop == withdraw(running(), why)
     assert isinstance(move, MoveTrial)
     assert move.to is TrialState.RUNNING
     assert move.sized is not None
     assert move.sized.plan == WIDE and move.sized.choices == (choice(WIDE, 0.3),), "nothing narrower may be taken"
-    stopped = running(state=AttemptState.STOPPING, outcome=Outcome.STOPPED, detail=why)
+    stopped = running(state=AttemptState.WITHDRAWN, outcome=Outcome.STOPPED, detail=why)
     again = effects_of([replace(trial(), sized=move.sized)], [stopped])[0]
     assert isinstance(again, MoveTrial)
     assert again.to is TrialState.QUEUED
@@ -118,7 +117,7 @@ def test_a_wider_plan_has_to_fit_beside_other_gangs(mib: int, fits: bool) -> Non
     assert [move.attempt for move in moves] == [other, *[running()] * fits], (
         "the other one is stopped: no trial runs it"
     )
-    assert [move.outcome for move in moves[1:]] == [Outcome.STOPPED] * fits
+    assert [move.to for move in moves[1:]] == [AttemptState.WITHDRAWN] * fits
 
 
 BEFORE = running(state=AttemptState.ENDED, outcome=Outcome.STOPPED, timed_steps=40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -87,6 +88,44 @@ def test_a_stale_report_is_refused_and_stores_nothing(store: Store) -> None:
     assert store.attempts.move(trial_id, 1, [AttemptState.STOPPING], AttemptState.ENDED, now=8.0)
     assert not flush("token-1"), "it has ENDED"
     assert contents(store)[1] == before[1] and store.reports.metrics(trial_id) == [] == store.reports.logs(trial_id)
+
+
+def test_reports_of_a_withdrawn_attempt_count_until_it_is_stopping_and_why_it_was_withdrawn_is_kept(
+    store: Store,
+) -> None:
+    trial_id = run(store)
+    assert store.attempts.move(
+        trial_id, 1, [AttemptState.RUNNING], AttemptState.WITHDRAWN, detail="a user paused the trial", now=6.0
+    )
+    assert store.reports.start(trial_id, 1, "token-1", now=6.1), "another rank of its gang"
+    last = Report(
+        trial_id, 1, "token-1", metrics=[metric(trial_id, 1, 10, 0.5)], objectives=["acc"], checkpoint_step=13
+    )
+    assert store.reports.add(last, now=6.2) and store.trials.get(trial_id).value == 0.5
+    assert store.reports.end(trial_id, 1, "token-1", Outcome.STOPPED, "", now=6.3)
+    attempt = store.attempts.of_trial(trial_id)[0]
+    assert (attempt.outcome, attempt.detail) == (Outcome.STOPPED, "a user paused the trial")
+    assert store.attempts.checkpoints([trial_id]) == {trial_id: CheckpointName(trial_id, 13)}
+    assert store.attempts.move(trial_id, 1, [AttemptState.WITHDRAWN], AttemptState.STOPPING, now=7.0)
+    assert not store.reports.add(replace(last, checkpoint_step=14), now=8.0)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.ERROR])
+def test_a_withdrawn_attempt_that_ends_otherwise_says_how(store: Store, outcome: Outcome) -> None:
+    trial_id = run(store)
+    assert store.attempts.move(
+        trial_id, 1, [AttemptState.RUNNING], AttemptState.WITHDRAWN, detail="a user paused the trial", now=6.0
+    )
+    assert store.reports.end(trial_id, 1, "token-1", outcome, "", now=6.3)
+    assert store.attempts.of_trial(trial_id)[0].detail == ""
+
+
+def test_an_attempt_that_is_withdrawn_before_it_starts_does_not_start(store: Store) -> None:
+    trial_id = new_trial(store)
+    queue(store, trial_id)
+    assert begin(store, trial_id)
+    assert store.attempts.move(trial_id, 1, [AttemptState.STARTING], AttemptState.WITHDRAWN, now=5.0)
+    assert not store.reports.start(trial_id, 1, "token-1", now=6.0)
 
 
 def test_a_report_may_come_before_that_of_the_start(store: Store) -> None:

@@ -307,13 +307,28 @@ def test_ranks_that_take_too_long_to_stop_are_killed(driven: Driven) -> None:
     assert driven.look(after=0.1) == [KillActor(names[1]), KillProcess(names[1], process(names[1]))]
 
 
-def test_ranks_that_write_a_checkpoint_before_they_stop_take_as_long_as_they_need(driven: Driven) -> None:
+def test_ranks_may_write_a_checkpoint_before_they_stop_but_not_for_ever(driven: Driven) -> None:
     names = driven.training(order("a/0", "a/1"))
-    stops = driven.on(StopOrdered(ORDER.key, keep=True))
-    assert stops == [StopAttempt(name, ORDER.key, keep=True) for name in names]
-    assert driven.look(*names, after=2 * STOP_GRACE_SECONDS) == []
+    keep = StopOrdered(ORDER.key, keep_seconds=60.0)
+    assert driven.on(keep) == [StopAttempt(name, ORDER.key, keep=True) for name in names]
+    assert driven.on(keep, after=30.0) == [], "a repeat gives them no more time"
+    assert driven.look(after=30.0) == []
+    assert killed(driven.look(after=0.1)) == {*names}
+
+
+def test_ranks_that_write_a_checkpoint_are_killed_once_one_of_them_dies(driven: Driven) -> None:
+    names = driven.training(order("a/0", "a/1"))
+    driven.on(StopOrdered(ORDER.key, keep_seconds=60.0))
     driven.on(CallFailed(names[0], Call.HOLD, "died"))
     assert killed(driven.look()) == {names[1]}
+
+
+def test_ranks_that_write_a_checkpoint_that_nobody_needs_any_more_stop_at_once(driven: Driven) -> None:
+    (name,) = driven.training(order("a/0"))
+    driven.on(StopOrdered(ORDER.key, keep_seconds=60.0))
+    assert driven.on(StopOrdered(ORDER.key)) == [StopAttempt(name, ORDER.key)]
+    assert driven.on(StopOrdered(ORDER.key, keep_seconds=60.0)) == []
+    assert killed(driven.look(after=STOP_GRACE_SECONDS + 0.1)) == {name}
 
 
 def test_the_others_are_killed_at_once_when_a_rank_dies_while_its_gang_stops(driven: Driven) -> None:

@@ -86,7 +86,7 @@ def test_a_running_trial_continues_on_idle_devices_with_a_larger_batch() -> None
     assert isinstance(move, MoveTrial)
     assert move.sized is not None
     assert move.sized.plan == QUADRUPLE.plan
-    assert isinstance(stop, MoveAttempt) and stop.to is AttemptState.STOPPING
+    assert isinstance(stop, MoveAttempt) and stop.to is AttemptState.WITHDRAWN
     assert "on 4 devices instead of 1 with a batch of 32 instead of 8 samples it ends" in stop.detail
 
 
