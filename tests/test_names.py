@@ -186,6 +186,7 @@ OF_SEVERAL_MODULES = {
     "scamp_service/test_ray_job.py",
     "scamp_service/test_service.py",
     "scamp_service/test_users_code.py",
+    "scamp_service/test_withdrawn.py",
     "workloads/test_arrivals_page.py",
     "workloads/test_cuda_lines.py",
     "workloads/test_data_page.py",
