@@ -37,7 +37,10 @@ workers:
   - {name: none, min: 1, max: 3, virtualDevices: 4, resources: {limits: {cpu: 4, memory: 8Gi}}}
 """
 SERVICE = ("Deployment/scamp", "Service/scamp", "Ingress/scamp", "PersistentVolumeClaim/scamp-data")
-CLUSTER = ("RayCluster/scamp", "PodDisruptionBudget/scamp-head")
+CLUSTER = (
+    *("RayCluster/scamp", "PodDisruptionBudget/scamp-head"),
+    *("NetworkPolicy/scamp", "NetworkPolicy/scamp-ray"),
+)
 ALL = (*SERVICE, *CLUSTER, "PersistentVolumeClaim/scamp-checkpoints")
 SOURCES = {
     "base": ALL,
@@ -102,6 +105,33 @@ def test_the_base_is_what_the_chart_renders() -> None:
 
 def test_helm_finds_nothing_wrong_in_the_chart() -> None:
     assert "0 chart(s) failed" in output("helm", "lint", "--strict", str(FOLDER / "chart"))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("imagee: scamp", "imagee"),
+        ("env: {scamp_policy: elastic}", "scamp_policy"),
+        ("checkpoints: {url: bucket/scamp}", "url"),
+        ("workers: [{name: none, min: 1, max: 3, resources: {limits: {memory: 8Gi}}}]", "gpus"),
+        ("workers: [{name: big, min: 1, max: 3, gpus: 8, resources: {limits: {cpu: 8}}}]", "memory"),
+        ("idleSeconds: 5 min", "idleSeconds"),
+    ],
+)
+def test_helm_refuses_values_with_a_mistake(values: str, words: str) -> None:
+    with pytest.raises(AssertionError, match="values don't meet the specifications of the schema") as error:
+        output("helm", "template", "scamp", str(FOLDER / "chart"), "--values=-", stdin=values)
+    assert words in str(error.value)
+
+
+def test_only_nodes_of_ray_and_the_service_reach_ray_and_others_only_the_api() -> None:
+    policies = {name: each["spec"] for name, each in objects("base").items() if each["kind"] == "NetworkPolicy"}
+    ray, service = policies["NetworkPolicy/scamp-ray"], policies["NetworkPolicy/scamp"]
+    pod = objects("base")["Deployment/scamp"]["spec"]["template"]["metadata"]["labels"]
+    nodes = [{"podSelector": {"matchLabels": labels}} for labels in ({"ray.io/cluster": "scamp"}, pod)]
+    assert ray["podSelector"] == nodes[0]["podSelector"] and ray["ingress"] == [{"from": nodes}]
+    assert service["podSelector"] == nodes[1]["podSelector"]
+    assert service["ingress"] == [{"from": nodes}, {"ports": [{"port": "http"}]}]
 
 
 POD = "spec.template.spec"

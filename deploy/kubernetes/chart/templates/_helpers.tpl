@@ -42,3 +42,11 @@ securityContext:
   persistentVolumeClaim: {claimName: {{ .Release.Name }}-checkpoints}
 {{- end }}
 {{- end -}}
+
+{{- /* All nodes of Ray, one of which is the pod of the service. */ -}}
+{{- define "scamp.nodes" -}}
+- podSelector:
+    matchLabels: {ray.io/cluster: {{ .Release.Name }}}
+- podSelector:
+    matchLabels: {app.kubernetes.io/name: scamp, app.kubernetes.io/instance: {{ .Release.Name }}}
+{{- end -}}
