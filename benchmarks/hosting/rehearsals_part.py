@@ -18,9 +18,9 @@ TITLE = "Rehearsals"
 HEADER = ("right", "wrong", "skipped", "seconds", "case")
 ABOUT = """\
 Tests of what is not on this machine: GPUs by a stand-in for NVML's library and by a fake of torch's CUDA calls, a
-cluster by Slurm's own daemons on one node, causes of failed starts that are brought about one by one, backups that are
-restored, and objects of Kubernetes, held against its schemas and KubeRay's: `kuberay_objects` are valid, all of them if
-none is wrong. *Right* are the cases that passed. The share of the lines that only a GPU runs is that of
+cluster by Slurm's own daemons on up to three nodes, causes of failed starts that are brought about one by one, backups
+that are restored, and objects of Kubernetes, held against its schemas and KubeRay's: `kuberay_objects` are valid, all
+of them if none is wrong. *Right* are the cases that passed. The share of the lines that only a GPU runs is that of
 [this list](../gpus.md#code-that-only-a-gpu-runs)."""
 
 

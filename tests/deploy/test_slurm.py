@@ -6,6 +6,7 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,21 @@ STOPPED = f"SELECT checkpoint_step % {EVERY} FROM scamp_attempts WHERE outcome =
 METRICS = "SELECT DISTINCT trial_id, step FROM scamp_metrics"
 
 
-def submit(slurm: Slurm, folder: Path, *options: str, **variables: str) -> str:
-    """Submit the job, with one virtual device on each node, and return its number."""
-    (folder / "study.yaml").write_text(STUDY)
+def submit(slurm: Slurm, folder: Path, *options: str, words: Sequence[str] = (), **variables: str) -> str:
+    """Submit the job, with one virtual device on each node, and return its number. ``words`` replace those after it."""
+    if not (folder / "study.yaml").exists():
+        (folder / "study.yaml").write_text(STUDY)
     kept = environment(folder / "data", SCAMP_VIRTUAL_DEVICES="1", SCAMP_MAX_GANGS_PER_DEVICE="1", **variables)
     del kept["SCAMP_PORT"]
     command = ["sbatch", "--parsable", f"--output={folder / 'job.out'}", "--time=30", *options]
-    return slurm.run(*command, str(JOB), str(folder / "study.yaml"), variables=kept).strip()
+    return slurm.run(*command, str(JOB), *(words or [str(folder / "study.yaml")]), variables=kept).strip()
+
+
+def command_in(shared: Path) -> dict[str, str]:
+    """The variable that names the command `scamp` of a folder that all nodes see, beside Ray's."""
+    for name, program in (("ray", Path(sys.executable).with_name("ray")), ("scamp", ROOT / "deploy/scamp")):
+        (shared / name).symlink_to(program)
+    return {"SCAMP_COMMAND": str(shared / "scamp")}
 
 
 def evaluations(data: Path, after: int) -> set[tuple[object, ...]]:
@@ -102,11 +111,7 @@ def test_a_study_goes_on_through_two_requeues_of_its_job_and_loses_no_row(tmp_pa
 def test_a_job_on_two_nodes_goes_on_after_one_is_drained_and_after_it_is_cancelled() -> None:
     with network("one", "two", "three") as hosts, slurm_on(*hosts) as slurm:
         shared = hosts[0].shared
-        data, programs = shared / "data", shared / "bin"
-        programs.mkdir()
-        for name, program in (("ray", Path(sys.executable).with_name("ray")), ("scamp", ROOT / "deploy/scamp")):
-            (programs / name).symlink_to(program)
-        command = {"SCAMP_COMMAND": str(programs / "scamp")}
+        data, command = shared / "data", command_in(shared)
         job = submit(slurm, shared, "--nodes=2", "--nodelist=one", **command)
         first = evaluations(data, after=3)
         used = rows(data, "SELECT DISTINCT devices FROM scamp_attempts")
@@ -129,6 +134,29 @@ def test_a_job_on_two_nodes_goes_on_after_one_is_drained_and_after_it_is_cancell
         next_job = submit(slurm, shared, "--nodes=2", SCAMP_JOB=job, **command)
         until(lambda: slurm.state(next_job) == "COMPLETED", "the next job's end")
         assert second <= set(rows(data, METRICS))
+        expect_whole(data)
+
+
+@pytest.mark.ray
+@pytest.mark.hosts
+@pytest.mark.skipif(bool(WHY_NOT or why_no_hosts()), reason=WHY_NOT or why_no_hosts())
+def test_jobs_join_another_and_leave_it_and_its_study_loses_no_row() -> None:
+    with network("one", "two") as hosts, slurm_on(*hosts) as slurm:
+        shared = hosts[0].shared
+        data, command = shared / "data", command_in(shared)
+        study = shared / "study.yaml"
+        study.write_text(STUDY.replace("steps: 600, report_every: 100", "steps: 4200, report_every: 700"))
+        job = submit(slurm, shared, "--nodelist=one", words=[str(study), "--open"], **command)
+        until((data / "ray.env").exists, "the Ray of the job")
+        other = submit(slurm, shared, "--nodelist=two", "--array=1", words=["--join", job], **command) + "_1"
+        devices = "SELECT DISTINCT devices FROM scamp_attempts"
+        until(lambda: len(rows(data, devices)) == 2, "a trial on the node that has joined")
+        slurm.run("scancel", "--batch", "--signal=USR1", other)
+        until(lambda: slurm.state(other) == "PENDING", "its job waits to run again")
+        seen = evaluations(data, after=0)
+        until(lambda: slurm.state(job) == "COMPLETED", "the end of the study")
+        until(lambda: slurm.state(other) in ("PENDING", "COMPLETED"), "the end of the other job")
+        assert seen <= set(rows(data, METRICS))
         expect_whole(data)
 
 

@@ -99,3 +99,10 @@ def test_one_device_leaves_no_pipeline_and_mistakes_get_one_line(folder: Path, s
     assert "no pipeline: it needs two devices" in alone.stdout and "rank 0 a" not in alone.stdout
     failed = scamp(folder, "plan", "vit_digits", "--param", "heads")
     assert failed.returncode == 2 and "--param wants NAME=VALUE" in failed.stderr
+
+
+def test_jobs_of_slurm_are_written_for_a_study_on_devices_that_are_named(folder: Path, scamp: Scamp) -> None:
+    model = ("vit_digits", "--device", "T4")
+    for words in (model, ("examples/digits.yaml",), ("examples/digits.yaml", "--device", "T4", "--json")):
+        done = scamp(folder, "plan", *words, "--slurm")
+        assert (done.returncode, done.stderr.count("--slurm needs a study's file")) == (2, 1)
