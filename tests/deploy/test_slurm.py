@@ -145,7 +145,7 @@ def test_jobs_join_another_and_leave_it_and_its_study_loses_no_row() -> None:
         shared = hosts[0].shared
         data, command = shared / "data", command_in(shared)
         study = shared / "study.yaml"
-        study.write_text(STUDY.replace("steps: 600, report_every: 100", "steps: 4200, report_every: 700"))
+        study.write_text(STUDY.replace("steps: 600, report_every: 100", "steps: 1800, report_every: 300"))
         job = submit(slurm, shared, "--nodelist=one", words=[str(study), "--open"], **command)
         until((data / "ray.env").exists, "the Ray of the job")
         other = submit(slurm, shared, "--nodelist=two", "--array=1", words=["--join", job], **command) + "_1"
