@@ -48,6 +48,7 @@ SOURCES = {
     "overlays/cpu": ALL,
     "chart with other values": (*SERVICE, *CLUSTER),
     "submit.yaml": ("Job/study-",),
+    "rayjob.yaml": ("RayJob/study-",),
 }
 CLUSTERS = [source for source, names in SOURCES.items() if "RayCluster/scamp" in names]
 
@@ -82,8 +83,8 @@ def objects(source: str) -> dict[str, Any]:
 
 def check(document: dict[str, Any]) -> None:
     """Raise ``ValidationError`` for an object that Kubernetes or KubeRay would refuse."""
-    if document["kind"] == "RayCluster":
-        validator().validate(document)
+    if document["kind"] in ("RayCluster", "RayJob"):
+        validator(document["kind"]).validate(document)
     else:
         for version in (OLDEST, NEWEST):
             kubernetes_validate.validate(document, version, strict=True)
@@ -105,6 +106,23 @@ def test_the_base_is_what_the_chart_renders() -> None:
 
 def test_helm_finds_nothing_wrong_in_the_chart() -> None:
     assert "0 chart(s) failed" in output("helm", "lint", "--strict", str(FOLDER / "chart"))
+
+
+@pytest.mark.parametrize("path", ["spec.entrypont", "spec.rayClusterSpec.workers"])
+def test_a_mistake_in_a_job_of_ray_is_found(path: str) -> None:
+    document = copy.deepcopy(objects("rayjob.yaml")["RayJob/study-"])
+    *parents, last = path.split(".")
+    parent: Any = document
+    for key in parents:
+        parent = parent[key]
+    parent[last] = "scamp"
+    with pytest.raises(ValidationError, match=f"'{last}' was unexpected"):
+        check(document)
+
+
+def test_a_job_of_ray_runs_a_command_of_scamp() -> None:
+    program, command, file = objects("rayjob.yaml")["RayJob/study-"]["spec"]["entrypoint"].split()
+    assert (program, command) == ("scamp", "run") and file.startswith("/study/")
 
 
 @pytest.mark.parametrize(
@@ -194,8 +212,9 @@ def pods(source: str) -> Iterator[dict[str, Any]]:
     for document in objects(source).values():
         if document["kind"] in ("Deployment", "Job"):
             yield document["spec"]["template"]["spec"]
-        elif document["kind"] == "RayCluster":
-            groups = [document["spec"]["headGroupSpec"], *document["spec"]["workerGroupSpecs"]]
+        elif document["kind"] in ("RayCluster", "RayJob"):
+            spec = document["spec"].get("rayClusterSpec", document["spec"])
+            groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
             yield from (group["template"]["spec"] for group in groups)
 
 
