@@ -23,14 +23,25 @@ pytestmark = [pytest.mark.hosts, pytest.mark.ray, pytest.mark.soak]
 
 STUDY = """
 name: in pods
-workload: vit_digits
+workload: patient.py:Patient
 objective: {metric: accuracy}
 space: {lr: {low: 1.0e-3, high: 1.0e-2, log: true}}
-fixed: {depth: 2, width: 24, patch: 4}
+fixed: {depth: 1, width: 16, heads: 2, patch: 4}
 search: {sampler: random}
 stopping: {rule: none}
-budget: {trials: 2, steps: 3000, report_every: 100, max_lost: 5}
+budget: {trials: 2, steps: 1000, report_every: 5, max_lost: 5}
 """
+CODE = """
+import os, time
+from workloads.models.vit_digits import VitDigits
+
+class Patient(VitDigits):
+    def on_step(self, *args):
+        super().on_step(*args)
+        if not os.path.exists({go!r}):
+            time.sleep(0.5)
+"""
+"""Trains slowly until a file exists, so that the study ends neither before all has been killed nor long after."""
 HEAD = "ray start --head --port=6379 --num-cpus=0 --include-dashboard=false"
 WORKER = """ray start --address=$SCAMP_RAY_ADDRESS --num-cpus=2 --resources='{"virtual_device": 1}'"""
 ON_A_SMALL_HOST = " --node-ip-address=$POD_IP --object-store-memory=100000000 --block"
@@ -99,7 +110,9 @@ def test_a_study_outlives_the_pod_of_the_service_and_then_that_of_rays_head() ->
         pods.start(head, HEAD + ON_A_SMALL_HOST)
         pods.start(worker, WORKER + ON_A_SMALL_HOST)
         process = pods.start_service(service)
+        go = pods.outside("go")
         pods.outside("study.yaml").write_text(STUDY)
+        pods.outside("patient.py").write_text(CODE.format(go=str(go)))
         submit = f"scamp submit {pods.outside('study.yaml')} --no-wait"
         assert pods.start(service, submit).wait(PATIENCE_SECONDS) == 0, pods.output(service).read_text()
         until(lambda: pods.num_rows() > 1, "a trial that trains")
@@ -119,6 +132,7 @@ def test_a_study_outlives_the_pod_of_the_service_and_then_that_of_rays_head() ->
         pods.head = next_head
         pods.start(next_head, HEAD + ON_A_SMALL_HOST)
         pods.start(next_worker, WORKER + ON_A_SMALL_HOST)
+        go.touch()
         pods.start_service(next_service)
         until(lambda: pods.store.studies.get(1).state is not StudyState.RUNNING, "the end of the study")
         assert {trial.state for trial in pods.store.trials.page(1)} == {TrialState.COMPLETED}
