@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.packing import mixed_part, optimum_part, scale_part, shares_part, speed_part, studies_part, traces_part
+from benchmarks.packing import (
+    kinds_part,
+    mixed_part,
+    optimum_part,
+    scale_part,
+    shares_part,
+    speed_part,
+    studies_part,
+    traces_part,
+)
 from benchmarks.running.part import Part
 from benchmarks.running.runner import run_parts
 
@@ -20,6 +29,7 @@ PARTS: Mapping[str, Part] = {
     "scale": scale_part,
     "traces": traces_part,
     "mixed": mixed_part,
+    "kinds": kinds_part,
     "shares": shares_part,
 }
 

@@ -50,6 +50,12 @@ class Cluster:
         return any(device.kind != VIRTUAL_KIND for device in self.devices)
 
     @property
+    def by_kind(self) -> Mapping[str, Cluster]:
+        """The devices of each kind."""
+        kinds = dict.fromkeys(device.kind for device in self.devices)
+        return {kind: Cluster(tuple(device for device in self.devices if device.kind == kind)) for kind in kinds}
+
+    @property
     def offer(self) -> Offer:
         """How many devices there are of each kind and size."""
         counts = Counter((device.kind, device.capacity_mib) for device in self.devices)
@@ -100,6 +106,7 @@ class Shape:
     Where ranks take unlike shares of the batch, ``mibs`` are those of each rank (see ``Gang``), and ``samples`` its
     share of a micro-batch. ``seconds`` is how long the rest of its training takes alone on its devices, and
     ``communication_share`` (0 to 1) the part of them spent waiting for communication; None where they are not known.
+    ``kind`` is that of the devices for which it was planned; empty: the plan and its seconds are for any.
     """
 
     num_ranks: int
@@ -108,6 +115,7 @@ class Shape:
     communication_share: float | None = None
     mibs: tuple[int, ...] = ()
     samples: tuple[int, ...] = ()
+    kind: str = ""
 
     @property
     def device_seconds(self) -> float | None:
@@ -117,7 +125,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A trial that wants to start: it offers ``shapes``, those with the fewest ranks first, and
+    """A trial that wants to start: it offers ``shapes``, those with the fewest ranks first of each kind of devices, and
     starts as the gang ``id``.
 
     ``passed_over`` counts the gangs that arrived later and have started since this one was queued. ``arrival`` orders

@@ -83,6 +83,8 @@ class Choice:
     """Learned from earlier trials of the family; 1: nothing was."""
     communication_share: float | None = None
     """Predicted share of a step (0 to 1) in which ranks wait for each other; None: not known."""
+    kind: str = ""
+    """Kind of devices that it was planned for; empty: any."""
 
     def to_json(self) -> Json:
         """The fields as a dictionary of JSON values; the plan as text, so that equal ones are read once."""
@@ -102,6 +104,7 @@ class Choice:
             demand_of(self.plan, self.prediction),
             seconds=self.step_seconds,
             communication_share=self.communication_share,
+            kind=self.kind,
         )
 
 
@@ -169,7 +172,8 @@ class Sized:
     flops_per_sample: float | None = None
     """FLOPs of a training step, forward and backward; None: not known."""
     choices: tuple[Choice, ...] = ()
-    """This plan and faster ones on more ranks, which may be taken instead; or none."""
+    """This plan and those that may be taken instead: faster ones on more ranks, and those for other kinds of devices;
+    or none."""
     is_uneven: bool = False
     """Whether samples differ in size, so that the peak is predicted for the largest and most steps need less."""
     batch_reason: str = ""

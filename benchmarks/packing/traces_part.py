@@ -25,7 +25,7 @@ MOST_GPUS, MOST_SECONDS = 8, 24 * 3600.0
 RESTART_SECONDS = 30.0
 """The simulators of Pollux and Sia use this value where nothing was measured."""
 ROUND_SECONDS = 60.0
-OPTIONS = ScheduleOptions(round_seconds=ROUND_SECONDS, most_nominated=200)
+ROUNDS = ScheduleOptions(round_seconds=ROUND_SECONDS, most_nominated=200)
 MOST_GROWTH = 8
 """The largest batch of a job over its own one."""
 NOISE_TOKENS = (39e3, 1.07e6)
@@ -100,11 +100,11 @@ def measure(case: Case, seconds: float) -> Result:
     )
     source = random.Random(f"candidates {case.seed}")
     jobs = [moldable(job, source, number) for number, job in enumerate(drawn)]
-    growing = ElasticSimulation([job.growing for job in jobs], cluster(), RESTART_SECONDS, OPTIONS)
+    growing = ElasticSimulation([job.growing for job in jobs], cluster(), RESTART_SECONDS, ROUNDS)
     outcomes = {
         "fixed": _run([job.fixed for job in jobs], "min-degree"),
         "pack": _run([job.free for job in jobs], "pack"),
-        "elastic": ElasticSimulation([job.free for job in jobs], cluster(), RESTART_SECONDS, OPTIONS).run(),
+        "elastic": ElasticSimulation([job.free for job in jobs], cluster(), RESTART_SECONDS, ROUNDS).run(),
         "growing": growing.run(),
     }
     last = drawn[-1].at
@@ -153,7 +153,7 @@ def with_larger_batches(candidate: Mapping[str, Any], steps: float, noise_tokens
 
 
 def _run(jobs: Sequence[Job], policy: str) -> Schedule:
-    return schedule(jobs, cluster(), policy_named(policy), OPTIONS)
+    return schedule(jobs, cluster(), policy_named(policy), ROUNDS)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:

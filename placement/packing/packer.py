@@ -25,22 +25,27 @@ Pure and deterministic. Its rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 
 from placement.model import Placement, Queued
 from placement.packing.allotment import Allotment, allot, no_choice, possible_shapes
 from placement.packing.kinds import (
+    OnKind,
     allotted,
+    busy_seconds,
+    fluid_seconds,
     groups_of,
+    is_half_as_fast,
+    least_seconds,
     on_kind,
     part,
     spans_kinds,
-    speeds_in,
     speeds_of,
     suits,
-    target_of,
+    timed_shapes,
 )
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision, Wait
@@ -56,9 +61,22 @@ def pack(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, flo
 
     On a cluster of several kinds of GPUs, gangs may also wait for a faster one (``kinds``).
     """
-    if speeds := speeds_in(ledger):
-        return _pack_kinds(queue, ledger, seconds_left, speeds)
-    return _pack_all(queue, ledger, seconds_left)
+    is_planned = any(shape.kind for queued in queue for shape in queued.shapes)
+    groups = groups_of(speeds_of(ledger.kinds), apart=is_planned)
+    if len(groups) > 1:
+        return _pack_kinds(queue, ledger, seconds_left, groups)
+    if not (groups and is_planned):
+        return _pack_all(queue, ledger, seconds_left)
+    there = {queued.id: on_kind(queued, groups[0][1][0], speeds_of(ledger.kinds)) for queued in queue}
+    decision = _pack_all([here.queued for here in there.values()], ledger, seconds_left)
+    return replace(decision, placements=_of_all_shapes(decision.placements, there))
+
+
+def _of_all_shapes(placements: Iterable[Placement], there: Mapping[str, OnKind]) -> tuple[Placement, ...]:
+    """The placements of trials on one kind, with the positions of their shapes among those on any."""
+    return tuple(
+        replace(placement, choice=there[placement.gang.id].choices[placement.choice]) for placement in placements
+    )
 
 
 def _pack_all(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
@@ -73,55 +91,83 @@ def _pack_all(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str
 
 
 def _pack_kinds(
-    queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float], speeds: Mapping[str, float]
+    queue: Sequence[Queued],
+    ledger: Ledger,
+    seconds_left: Mapping[str, float],
+    groups: Sequence[tuple[float, Sequence[str]]],
 ) -> Decision:
     """Pack each kind by itself, first with one gang on each device.
 
-    Gangs that no kind alone holds, or whose ranks take unlike shares for devices of several kinds, come last.
+    Gangs that no kind alone holds, or whose ranks take unlike shares for devices of several kinds, come last, unless
+    one of them was passed over too often: devices are then kept for it.
     """
-    target = target_of(queue, ledger, seconds_left, speeds)
-    parts = [(speed, kinds, part(ledger, kinds, ledger.max_gangs_per_device)) for speed, kinds in groups_of(speeds)]
+    speeds = speeds_of(ledger.kinds)
+    parts = {kinds[0]: part(ledger, kinds, ledger.max_gangs_per_device) for _, kinds in groups}
+    there = {kind: {queued.id: on_kind(queued, kind, speeds) for queued in queue} for kind in parts}
     alone = {
         queued.id
         for queued in queue
-        if not spans_kinds(queued) and any(possible_shapes(queued, devices) for _, _, devices in parts)
+        if not spans_kinds(queued)
+        and any(possible_shapes(there[kind][queued.id].queued, devices) for kind, devices in parts.items())
     }
-    remaining = [queued for queued in queue if queued.id not in alone]
-    if any(other.passed_over >= PASSES_BEFORE_RESERVATION for other in remaining):
-        return _pack_all(queue, ledger, seconds_left)
-    waiting, placements, waits = (
-        [queued for queued in queue if queued.id in alone],
-        list[Placement](),
-        dict[str, Wait](),
-    )
+    timed = timed_shapes(there, parts)
+    busy = {kind: busy_seconds(devices, seconds_left) for kind, devices in parts.items()}
+    target = fluid_seconds([*timed.values()], {kind: len(devices.devices) for kind, devices in parts.items()}, busy)
+    waiting = [queued for queued in queue if queued.id in alone]
+    spanning = [queued for queued in queue if queued.id not in alone]
+    over_all, placements, waits = Decision(), list[Placement](), dict[str, Wait]()
+    is_starved = any(queued.passed_over >= PASSES_BEFORE_RESERVATION for queued in spanning)
+    too_slow: dict[str, Sequence[str]] = {}  # gang id → free kinds on which it would end too late
     try:
+        if is_starved:
+            over_all = _pack_all(spanning, ledger, seconds_left)
+            _enter(over_all.placements, ledger, placements)
         for limit in sorted({1, ledger.max_gangs_per_device}):
-            able_before: set[str] = set()  # on a faster kind
-            for speed, kinds, _ in parts:
-                devices = part(ledger, kinds, limit)
-                there = [on_kind(queued, speed) for queued in waiting]
-                able = [queued for queued in there if possible_shapes(queued, devices)]
+            before: dict[str, float | None] = {}  # gang id → least seconds on the fastest kind that could hold it
+            for speed, kinds in groups:
+                devices = part(ledger, kinds, limit, over_all.kept_devices)
+                here = there[kinds[0]]
+                able = [here[queued.id].queued for queued in waiting]
+                able = [queued for queued in able if possible_shapes(queued, devices)]
+                seconds = {queued.id: least_seconds(queued, devices) for queued in able}
                 # Gangs that would start anyway, by sharing a faster device, are as fast on one of half its speed.
-                is_as_fast = ledger.max_gangs_per_device > 1 and speed >= 0.5
+                may_share = ledger.max_gangs_per_device > 1
                 candidates = [
                     queued
                     for queued in able
-                    if is_as_fast or queued.id not in able_before or suits(queued, devices, target)
+                    if queued.id not in before
+                    or (may_share and is_half_as_fast(seconds[queued.id], before[queued.id], speed))
+                    or suits(queued, devices, target)
                 ]
+                too_slow |= dict.fromkeys(seconds.keys() - {queued.id for queued in candidates}, kinds)
                 allotment = allotted(candidates, devices, target)
-                decision = _pack(candidates, allotment, _round(devices, DeviceRule.FULLEST, allotment), seconds_left)
-                for placement in decision.placements:
-                    ledger.place(placement.gang, placement.devices)
-                    placements.append(placement)
+                decision = _pack(
+                    candidates, allotment, _round(devices, DeviceRule.FULLEST, allotment), seconds_left, in_time=True
+                )
+                _enter(_of_all_shapes(decision.placements, here), ledger, placements)
                 waits = {**decision.waits, **waits}
-                able_before |= {queued.id for queued in able}
+                before = {**seconds, **before}
                 waiting = [queued for queued in waiting if not ledger.holds(queued.id)]
-        last = _pack_all(remaining, ledger, seconds_left) if remaining else Decision()
+        if spanning and not is_starved:
+            over_all = _pack_all(spanning, ledger, seconds_left)
+            _enter(over_all.placements, ledger, placements)
     finally:
-        for placement in placements:
-            ledger.release(placement.gang.id)
-    waits = {queued.id: waits[queued.id] for queued in waiting}
-    return Decision((*placements, *last.placements), {**waits, **last.waits})
+        ledger.release(*(placement.gang.id for placement in placements))
+    waits = {queued.id: _with_kinds(waits[queued.id], too_slow.get(queued.id, ())) for queued in waiting}
+    return Decision(tuple(placements), {**waits, **over_all.waits}, over_all.kept_devices)
+
+
+def _with_kinds(wait: Wait, too_slow: Sequence[str]) -> Wait:
+    if not too_slow:
+        return wait
+    return replace(wait, reason=f"{wait.reason}; on {' or '.join(too_slow)} it would end after all others")
+
+
+def _enter(decided: Sequence[Placement], ledger: Ledger, placements: list[Placement]) -> None:
+    """Reserve what was decided until the decision is complete."""
+    for placement in decided:
+        ledger.place(placement.gang, placement.devices)
+        placements.append(placement)
 
 
 def _round(ledger: Ledger, rule: DeviceRule, allotment: Allotment) -> Round:
@@ -139,16 +185,23 @@ def _round(ledger: Ledger, rule: DeviceRule, allotment: Allotment) -> Round:
 
 
 def _pack(
-    queue: Sequence[Queued], allotment: Allotment, packing_round: Round, seconds_left: Mapping[str, float]
+    queue: Sequence[Queued],
+    allotment: Allotment,
+    packing_round: Round,
+    seconds_left: Mapping[str, float],
+    *,
+    in_time: bool = False,
 ) -> Decision:
+    """With ``in_time`` no gang starts in a shape that ends later than the target, if another one would not."""
     with packing_round:
-        for queued in in_turn(queue, allotment.first_choices):
+        for queued in in_turn(queue, allotment.first_choices, by_work=in_time):
             first_choice = allotment.first_choices[queued.id]
             is_starved = queued.passed_over >= PASSES_BEFORE_RESERVATION
             if packing_round.start(queued, first_choice, may_be_far=is_starved):
                 continue
             start_in, devices = _reservation(queued, first_choice, packing_round, seconds_left)
-            other_choices = _instead(queued, first_choice, allotment.seconds, inf if is_starved else start_in)
+            may_wait = 0.0 if in_time else inf if is_starved else start_in
+            other_choices = _instead(queued, first_choice, allotment.seconds, may_wait)
             if any(packing_round.start(queued, choice) for choice in other_choices):
                 continue
             if _starts_far(queued, first_choice, packing_round, seconds_left):

@@ -17,8 +17,10 @@ drain; without it, small gangs could delay a large one forever. Eight passes are
 default cluster of four devices."""
 
 
-def in_turn(queue: Sequence[Queued], first_choices: Mapping[str, int]) -> Sequence[Queued]:
-    """The queue in the order in which its gangs are tried; ``first_choices`` are the positions of their shapes."""
+def in_turn(queue: Sequence[Queued], first_choices: Mapping[str, int], *, by_work: bool = False) -> Sequence[Queued]:
+    """The queue in the order in which its gangs are tried; ``first_choices`` are the positions of their shapes.
+
+    With ``by_work`` device-seconds say which trial is the longest: a wide gang that needs many comes early."""
     if all(queued.shapes[0].seconds is None for queued in queue):
         return starved_first(queue)
     studies: dict[int, list[Queued]] = {}
@@ -27,7 +29,7 @@ def in_turn(queue: Sequence[Queued], first_choices: Mapping[str, int]) -> Sequen
 
     def longest_first(queued: Queued) -> tuple[float, int]:
         shape = queued.shapes[first_choices[queued.id]]
-        return -(shape.seconds or 0.0), -shape.num_ranks
+        return -((shape.device_seconds if by_work else shape.seconds) or 0.0), -shape.num_ranks
 
     turns = {study: iter(sorted(gangs, key=longest_first)) for study, gangs in studies.items()}
     return starved_first([next(turns[queued.study]) for queued in queue])

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster, Queued
+from placement.packing.packer import pack
 from placement.packing.policies import policy_named
 from placement.packing.projects import Project
 from placement.simulation.progress import Progress, domains_of
@@ -281,8 +282,10 @@ class _Replay:
         if choice.step_seconds is None:
             raise InvalidInput("the seconds of a step cannot be predicted on these devices")
         unit_steps = (self.options.epoch_steps or 1) if order.in_epochs else 1
-        base = choice.step_seconds / choice.step_factor
-        return base * unit_steps * slow_down_of_slowest(self.named_cluster.cluster, order, self.slow)
+        seconds = choice.step_seconds / choice.step_factor * unit_steps
+        if choice.kind:
+            return seconds
+        return seconds * slow_down_of_slowest(self.named_cluster.cluster, order, self.slow)
 
     def values(self, order: Order, step: int) -> Mapping[str, float]:
         progress = step / order.steps if order.steps else 1.0
@@ -313,7 +316,7 @@ class _Replay:
             scale = self.options.noise_scale
             noise_words = None if scale is None else f"gradients have a noise scale of {scale:g} samples"
             assumptions.append(noise_words or "no batch grows, as the noise scale is not known (--noise-scale)")
-        if len(self.named_cluster.kinds) > 1:
+        if len(self.named_cluster.kinds) > 1 and self.policy is not pack:
             fastest = self.named_cluster.fastest.name
             assumptions.append(f"plans are made for {fastest}; other kinds are slower by their matrix products")
         gain = self.options.sharing_gain

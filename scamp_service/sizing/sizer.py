@@ -6,6 +6,7 @@ It implements the ``Sizer`` of ``control.executor``. ``traces`` makes the traces
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -326,18 +327,37 @@ class ProcessSizer:
         return choose_learned(ask, demand.own_attempts, demand.learned)
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
-        kind = self._kind_of(cluster)
+        """The plans for each kind of devices of the cluster; if no kind alone holds the candidate, that for all."""
+        fastest, kinds = self._kind_of(cluster), self._kinds_of(cluster)
+        of_kinds = cluster.by_kind
+        planned: list[Sized] = []
+        if len(of_kinds) > 1:
+            speeds = {name: kinds.get(name, fastest) for name in of_kinds}
+            for name in sorted(of_kinds, key=lambda name: _seconds_per_flop(speeds[name])):
+                devices = of_kinds[name]
+                question = Question(profile, batch, devices, speeds[name], len(devices.devices), plan=demand.plan)
+                sized = self._plan_on(demand, question, name)
+                if isinstance(sized, Missing):
+                    return sized
+                if isinstance(sized, Sized):
+                    planned.append(sized)
+        if planned:
+            return _together(planned)
+        question = Question(profile, batch, cluster, fastest, len(cluster.devices), kinds=kinds, plan=demand.plan)
+        return self._plan_on(demand, question)
+
+    def _plan_on(self, demand: Demand, question: Question, name: str = "") -> Sized | Unsized | Missing:
+        """The plan for the question's devices, with others for them; ``name`` is their kind, if it is not for any."""
+        profile, cluster, kind = question.profile, question.cluster, question.kind
         slow_downs = learn_slow_downs(demand.past, cluster.devices[0].kind, kind.sharing) if kind else {}
-        most = len(cluster.devices)
-        kinds = self._kinds_of(cluster)
-        question = Question(profile, batch, cluster, kind, most, slow_downs=slow_downs, kinds=kinds, plan=demand.plan)
+        question = replace(question, slow_downs=slow_downs)
         match self._choose(demand, question):
             case Untraced(layout):
                 return Missing([layout])
             case NoPlan(reason=reason):
                 return Unsized(reason, infeasible=True, structure=profile.structure, offer=cluster.offer)
             case ChosenPlan(plan=plan, prediction=prediction, reason=reason) as chosen:
-                timed = partial(choice_of, profile=profile, kind=kind, slow_downs=slow_downs)
+                timed = partial(choice_of, profile=profile, kind=kind, slow_downs=slow_downs, name=name)
                 choice = timed(plan, prediction)
                 sized = Sized(
                     structure=profile.structure,
@@ -352,7 +372,7 @@ class ProcessSizer:
                 )
                 choices = faster_ones(choice, (timed(option.plan, option.prediction) for option in chosen.wider))
                 grown: list[Option] = []
-                for other in other_batches(demand, batch) if kind else ():
+                for other in other_batches(demand, question.batch) if kind else ():
                     match self._choose(demand, replace(question, batch=other)):
                         case Untraced(layout):
                             return Missing([layout])
@@ -361,6 +381,20 @@ class ProcessSizer:
                 other_choices = [timed(option.plan, option.prediction) for option in grown]
                 sized = replace(sized, choices=with_other_batches(choice, choices, other_choices))
                 return replace(sized, pipeline=recorded_pipeline(sized, profile, kind))
+
+
+def _seconds_per_flop(kind: DeviceKind | None) -> float:
+    return kind.rates["matmul"].per_flop if kind else math.inf
+
+
+def _together(planned: Sequence[Sized]) -> Sized:
+    """The plans for several kinds of devices as one answer, whose plan is the one for the first of them."""
+    first, *others = planned
+    if not others:
+        return first
+    choices = tuple(choice for sized in planned for choice in sized.choices or (sized.choice,))
+    plans = "; ".join(f"on {sized.choice.kind} {sized.plan}" for sized in others)
+    return replace(first, choices=choices, reason=f"on {first.choice.kind} {first.reason}; {plans}")
 
 
 def faster_ones(choice: Choice, wider: Iterable[Choice]) -> tuple[Choice, ...]:
@@ -374,9 +408,14 @@ def faster_ones(choice: Choice, wider: Iterable[Choice]) -> tuple[Choice, ...]:
 
 
 def choice_of(
-    plan: Plan, prediction: Prediction, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns
+    plan: Plan,
+    prediction: Prediction,
+    profile: ModelProfile,
+    kind: DeviceKind | None,
+    slow_downs: SlowDowns,
+    name: str = "",
 ) -> Choice:
-    """The plan with the predicted seconds of a step.
+    """The plan with the predicted seconds of a step on devices of a ``kind``; ``name``: it is for these devices alone.
 
     Where the family has not run in this kind of way, it is as slow as in its slowest other one: else what was never
     measured would look faster than what was.
@@ -384,10 +423,10 @@ def choice_of(
     step = predicted_step(profile, plan, kind)
     seconds, share = (step.seconds, step.waiting_share) if step else (None, None)
     if seconds is None or kind is None or not slow_downs:
-        return Choice(plan, prediction, seconds, communication_share=share)
+        return Choice(plan, prediction, seconds, communication_share=share, kind=name)
     # The prediction already expects ranks to share cores.
     factor = factor_for(plan, slow_downs) / kind.sharing(plan.world_size)
-    return Choice(plan, prediction, seconds * factor, factor, share)
+    return Choice(plan, prediction, seconds * factor, factor, share, name)
 
 
 def learned_in_words(choice: Choice, slow_downs: SlowDowns) -> str:

@@ -1,4 +1,5 @@
-"""Step 5: gives idle devices to running trials, which continue from their last checkpoints on more ranks.
+"""Step 5: gives idle devices to running trials, which continue from their last checkpoints on more ranks, or on another
+kind of devices.
 
 That is done when nothing waits and no study will propose more trials, for the trial that would run longest, if it saves
 more than it costs: the seconds of a restart, as long as its own start took, and of what is trained again. The wider
@@ -53,7 +54,7 @@ def widen_running(s: Snapshot, left_out: Container[int] = ()) -> Iterator[Effect
     for trial, attempt in sorted(running, key=lambda pair: -seconds_to_go(s, *pair)):
         if (choice := _best(s, trial, attempt, idle)) is not None:
             saved = _saved_seconds(s, trial, attempt, choice)
-            more = f"{devices_in_words(choice.plan)} instead of {attempt.plan.world_size}"
+            more = devices_instead(choice, attempt)
             more += batch_in_words(choice, attempt)
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
             yield MoveTrial(trial, TrialState.RUNNING, why, sized=_keep_choice(trial, choice))
@@ -67,8 +68,8 @@ def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> C
     if trial.num_oom or trial.num_lost or trial.sized is None or is_limited:
         return None
     choices = worth_offering(trial, trial.sized.choices)
-    wider = [choice for choice in choices if choice.plan.world_size > attempt.plan.world_size]
-    able = [choice for choice in wider if _can_start(s, choice, [*idle, *attempt.devices], attempt)]
+    others = [choice for choice in choices if _is_wider(choice, attempt.choice) or choice.kind != attempt.choice.kind]
+    able = [choice for choice in others if _can_start(s, choice, [*idle, *attempt.devices], attempt)]
     best = max(able, key=lambda choice: _saved_seconds(s, trial, attempt, choice), default=None)
     if best is None:
         return None
@@ -77,10 +78,14 @@ def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> C
 
 
 def _keep_choice(trial: Trial, choice: Choice) -> Sized:
-    """The trial's plan when it continues: nothing narrower, for which it would not have been stopped."""
+    """The trial's plan when it continues: nothing narrower nor slower, for which it would not have been stopped."""
     assert trial.sized is not None
-    wide = tuple(wider for wider in trial.sized.choices if wider.plan.world_size >= choice.plan.world_size)
+    wide = tuple(other for other in trial.sized.choices if other == choice or _is_wider(other, choice))
     return replace(trial.sized.taking(choice), choices=wide)
+
+
+def _is_wider(choice: Choice, other: Choice) -> bool:
+    return choice.kind == other.kind and choice.plan.world_size > other.plan.world_size
 
 
 def is_training(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
@@ -107,10 +112,15 @@ def find_narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt
 
 def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: Attempt) -> bool:
     """Whether a gang could start on these devices, next to other gangs that are there."""
-    usable = [device for device in s.cluster.devices if device.id in among and device.id not in s.closed]
+    usable = [
+        device
+        for device in s.cluster.devices
+        if device.id in among and device.id not in s.closed and choice.kind in ("", device.kind)
+    ]
+    usable_ids = {device.id for device in usable}
     ledger = Ledger(Cluster(tuple(usable)), s.packing.max_gangs_per_device)
     for attempt in s.attempts:
-        here = [device for device in attempt.devices if device in among]
+        here = [device for device in attempt.devices if device in usable_ids]
         if here and attempt is not instead_of:
             mibs = tuple(attempt.mib_on(device) for device in here)
             ledger.restore(Gang(attempt.key, len(here), max(mibs), mibs), here)
@@ -162,6 +172,14 @@ def batch_in_words(choice: Choice, attempt: Attempt) -> str:
     """Words for a batch that changes, with a space; empty if it does not."""
     now, then = attempt.plan.batch, choice.plan.batch
     return "" if now == then else f" with a batch of {then} instead of {now} samples"
+
+
+def devices_instead(choice: Choice, attempt: Attempt) -> str:
+    """How many devices the choice takes instead of those of the attempt, in words, with their kinds if these differ."""
+    num_now, num_then, kinds_now = attempt.plan.world_size, choice.plan.world_size, attempt.device_kinds
+    if choice.kind in ("", *kinds_now):
+        return f"{devices_in_words(choice.plan)} instead of {num_now}"
+    return f"{num_then} × {choice.kind} instead of {num_now} × {' and '.join(kinds_now)}"
 
 
 def devices_in_words(plan: Plan) -> str:

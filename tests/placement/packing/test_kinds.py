@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -39,7 +40,8 @@ def test_a_trial_that_would_end_too_late_waits_for_a_fast_device() -> None:
     decision = pack(queue, ledger, {f"r{n}": 5.0 for n in range(4)})
     assert not decision.placements and set(decision.waits) == {"a", "b"}
     late = [queued_of("a", (1, 100.0), passed_over=PASSES_BEFORE_RESERVATION)]
-    assert [placement.devices for placement in pack(late, ledger).placements] == [("d4",)]
+    kept = pack(late, ledger).waits["a"]
+    assert kept.blocked is Blocked.OWN_RESERVATION and kept.reason.endswith("on T4 it would end after all others")
 
 
 def test_what_only_the_slow_devices_hold_goes_there_and_what_no_kind_alone_holds_spans_both() -> None:
@@ -55,6 +57,34 @@ def test_devices_of_slow_kinds_are_used_before_fast_ones_are_shared() -> None:
     assert sorted(placement.devices for placement in decision.placements) == [("d0",), ("d1",), ("d2",), ("d3",)]
 
 
+def planned(name: str, *shapes: tuple[str, int, int, float]) -> Queued:
+    """A trial with plans for kinds of devices, each as (kind, ranks, MiB, seconds)."""
+    return Queued(name, tuple(Shape(ranks, mib, seconds, kind=kind) for kind, ranks, mib, seconds in shapes))
+
+
+def test_each_kind_runs_the_plans_that_are_for_it() -> None:
+    plans = ("V100-16", 1, 90, 50.0), ("V100-16", 2, 50, 30.0), ("T4", 4, 25, 40.0)
+    decision = pack([planned(name, *plans) for name in ("a", "b")], Ledger(mixed(1, 4, slow_mib=30), 1))
+    placed = {placement.gang.id: (placement.choice, placement.devices) for placement in decision.placements}
+    assert placed == {"a": (0, ("d0",)), "b": (2, ("d1", "d2", "d3", "d4"))}
+
+
+def test_a_plan_for_one_kind_takes_no_other_where_that_has_its_own() -> None:
+    plans = ("V100-16", 1, 20, 10.0), ("T4", 2, 20, 90.0)
+    ledger = Ledger(mixed(1, 1), 1)
+    ledger.place(Gang("held", 1, 90), ["d0"])
+    decision = pack([planned("a", *plans)], ledger)
+    assert not decision.placements and "needs 20 MiB" in decision.waits["a"].reason
+
+
+def test_a_kind_without_plans_takes_those_of_the_first_one_and_a_lost_kind_those_of_what_is_left() -> None:
+    joined = pack([planned("a", ("V100-16", 1, 20, 10.0))], Ledger(mixed(0, 1), 1))
+    assert [placement.devices for placement in joined.placements] == [("d0",)]
+    plans = ("V100-16", 1, 20, 10.0), ("T4", 2, 20, 90.0)
+    left = pack([planned("a", *plans)], Ledger(mixed(0, 2), 1))
+    assert [(placement.choice, placement.devices) for placement in left.placements] == [(1, ("d0", "d1"))]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_every_trial_starts_or_has_a_reason_and_the_ledger_is_as_before(seed: int) -> None:
     source = random.Random(seed)
@@ -67,13 +97,18 @@ def test_every_trial_starts_or_has_a_reason_and_the_ledger_is_as_before(seed: in
         shapes = tuple(
             Shape(width, source.randint(10, 100), None if seconds is None else seconds / width**0.9) for width in widths
         )
-        queue.append(Queued(f"{n}", shapes[: 1 if seconds is None else 3], source.choice((0, 0, 9)), n))
+        if source.random() < 0.5:
+            kinds = source.choice((("V100-16",), ("T4",), ("V100-16", "T4")))
+            shapes = tuple(replace(shape, kind=kind) for kind in kinds for shape in shapes)
+        queue.append(Queued(f"{n}", shapes[: 1 if seconds is None else 6], source.choice((0, 0, 9)), n))
     version = ledger.gangs
     decision = pack(queue, ledger, {})
     assert ledger.gangs == version
     started = {placement.gang.id for placement in decision.placements}
     assert started | set(decision.waits) == {queued.id for queued in queue} and not started & set(decision.waits)
+    by_id = {queued.id: queued for queued in queue}
     for placement in decision.placements:
+        assert placement.gang == by_id[placement.gang.id].gang(placement.choice)
         ledger.place(placement.gang, placement.devices)
 
 

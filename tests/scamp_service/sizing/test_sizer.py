@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from estimators.devices.assumed import ASSUMED_CPU
+from estimators.devices.catalogue import gpu
 from estimators.learning import Ending, Learned, PastAttempt
 from estimators.model import Candidate, Layout
 from estimators.trace import Trace
@@ -78,6 +79,32 @@ def test_a_candidate_too_large_for_a_device_is_divided_with_the_same_batch(sizin
     assert sized.plan.world_size > 1
     assert sized.plan.batch == 32
     assert sized.prediction.reserved_mib <= 96
+
+
+@pytest.mark.sample
+def test_each_kind_of_devices_gets_a_plan_of_its_own(folder: Path, blobs: MemoryBlobs) -> None:
+    kinds = {name: gpu(name) for name in ("A100-40", "T4")}
+    large = [Device(f"a{n}", "a", n, "A100-40", 20_000) for n in range(2)]
+    small = [Device(f"t{n}", "t", n, "T4", 2_500) for n in range(4)]
+    params = {"depth": 2, "width": 3072, "heads": 8, "batch": 32}
+    sizer = ProcessSizer(blobs, folder, kind_of=lambda cluster: kinds["A100-40"], kinds_of=lambda cluster: kinds)
+    try:
+        sizing = Sizing(sizer)
+        sized = sizing.size(params, cluster=Cluster((*small, *large)))
+        none = sizing.size(params, cluster=Cluster((*small[:1], *large)))
+    finally:
+        sizer.close()
+    assert isinstance(sized, Sized) and isinstance(none, Sized)
+    first = {choice.kind: choice for choice in reversed(sized.choices)}
+    assert list(dict.fromkeys(choice.kind for choice in sized.choices)) == ["A100-40", "T4"], "the fastest first"
+    assert first["A100-40"] == sized.choice and sized.plan.world_size == 1 < first["T4"].plan.world_size
+    assert all(choice.prediction.reserved_mib <= 2_500 for choice in sized.choices if choice.kind == "T4")
+    seconds = {kind: choice.step_seconds for kind, choice in first.items()}
+    assert seconds["A100-40"] and seconds["T4"]
+    assert sized.reason.startswith("on A100-40 ") and f"; on T4 {first['T4'].plan}" in sized.reason
+    assert {choice.kind for choice in none.choices or (none.choice,)} == {"A100-40"}, (
+        "what a kind cannot hold has no plan"
+    )
 
 
 @pytest.mark.sample

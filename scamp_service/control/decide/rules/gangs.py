@@ -10,6 +10,7 @@ from operator import ge
 from estimators.model import MIB
 from placement.model import NONE_READY, Cluster, Gang, Offer, Queued, Ready, Shape, plural
 from placement.packing.ledger import Ledger
+from placement.packing.packer import pack
 from scamp_service.control.decide.rules.growth import counted_seconds, step_seconds, worth_offering
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.stopping.rule import next_pause
@@ -48,20 +49,24 @@ def offer_choices(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choi
     """The plans that the trial may begin with now.
 
     One that ran out of memory keeps its plan, because what it needs is known for that plan only, and so does one that
-    was lost, or whose project or owner has a quota of devices: it was admitted with that many. A plan whose layout was
-    found to need more memory since is left out, but for the trial's own. So are those whose batch is not the best one
-    for their number of ranks.
+    was lost, or whose project or owner has a quota of devices: it was admitted with that many. This plan is then for
+    devices of any kind; and so are all that remain under a policy that knows no kinds. A plan whose layout was found to
+    need more memory since is left out, but for the trial's own. So are those whose batch is not the best one for their
+    number of ranks.
     """
     sized = sized_of(trial)
     if not sized.choices or trial.num_oom or trial.num_lost or s.most_devices(trial.study_id) is not None:
-        return (sized.choice,)
+        return (replace(sized.choice, kind=""),)
     of_family = learned.get(s.studies[trial.study_id].family(trial), {})
 
     def is_known(choice: Choice) -> bool:
         newer = of_family.get(choice.plan.layout)
         return newer is None or newer.extra_bytes < choice.prediction.extra_bytes + MIB
 
-    return worth_offering(trial, (choice for choice in sized.choices if choice.plan == sized.plan or is_known(choice)))
+    choices = [choice for choice in sized.choices if choice.plan == sized.plan or is_known(choice)]
+    if s.packing.policy is not pack:
+        choices = [replace(choice, kind="") for choice in choices if choice.kind == sized.choice.kind]
+    return worth_offering(trial, choices)
 
 
 def queued_of(

@@ -42,7 +42,7 @@ def step_seconds(trial: Trial, attempt: Attempt) -> float | None:
 
 
 def worth_offering(trial: Trial, choices: Iterable[Choice]) -> tuple[Choice, ...]:
-    """The choices with the best batch for each number of ranks, each with fewer seconds than the one before.
+    """The choices with the best batch for each number of ranks, of each kind with fewer seconds than the one before.
 
     Until its noise scale is known, a trial keeps the batch that it was planned with.
     """
@@ -51,11 +51,12 @@ def worth_offering(trial: Trial, choices: Iterable[Choice]) -> tuple[Choice, ...
         return offered
     if trial.noise_scale is None:
         return tuple(choice for choice in offered if choice.plan.batch == trial.plan.batch)
-    best: list[Choice] = []
+    best: dict[str, list[Choice]] = {choice.kind: [] for choice in offered}
     for choice in sorted(offered, key=lambda choice: (choice.plan.world_size, _order(trial, choice))):
-        if not best or _order(trial, choice) < _order(trial, best[-1]):
-            best.append(choice)
-    return tuple(best)
+        of_kind = best[choice.kind]
+        if not of_kind or _order(trial, choice) < _order(trial, of_kind[-1]):
+            of_kind.append(choice)
+    return tuple(choice for of_kind in best.values() for choice in of_kind)
 
 
 def _order(trial: Trial, choice: Choice) -> float:

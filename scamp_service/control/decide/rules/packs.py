@@ -62,23 +62,26 @@ def join_packs(
     packs, joined, beginning = _packs_of(s, ledger), dict[int, Joined | None](), set[int]()
     num_free = sum(not ledger.gangs_on(device.id) for device in ledger.devices)
     for trial in queue:
-        choice = next((each for each in offer_choices(s, trial, learned) if each.plan.world_size == 1), None)
-        shared = shared_mib(s, trial, choice) if choice is not None else None
-        if num_free > 0 or choice is None or shared is None:
+        offered = offer_choices(s, trial, learned)
+        choices = [choice for choice in offered if shared_mib(s, trial, choice) is not None]
+        shared = shared_mib(s, trial, choices[0]) if choices else None
+        if num_free > 0 or shared is None:
             num_free -= sized_of(trial).demand.num_ranks
             if shared is not None:
                 beginning.add(trial.study_id)
             continue
-        own_mib, most = max(1, choice.prediction.reserved_mib - shared), s.studies[trial.study_id].pack
+        most = s.studies[trial.study_id].pack
         fitting = [
-            pack
+            (pack, choice)
             for pack in packs
-            if (pack.study, pack.shared_mib) == (trial.study_id, shared)
-            and pack.size < most
-            and ledger.free_mib(pack.device) >= own_mib
+            if (pack.study, pack.shared_mib) == (trial.study_id, shared) and pack.size < most
+            for choice in choices
+            if choice.kind in ("", ledger.device(pack.device).kind)
+            and ledger.free_mib(pack.device) >= _own_mib(choice, shared)
         ]
         if fitting:
-            pack = min(fitting, key=lambda pack: (pack.size, pack.key))
+            pack, choice = min(fitting, key=lambda fit: (fit[0].size, fit[0].key))
+            own_mib = _own_mib(choice, shared)
             ledger.restore(Gang(f"{trial.id}/{trial.attempt + 1}", 1, own_mib), [pack.device])
             weights = f"{shared} MiB of frozen weights" if shared else "its frozen weights"
             reason = (
@@ -92,6 +95,10 @@ def join_packs(
         else:
             beginning.add(trial.study_id)
     return joined
+
+
+def _own_mib(choice: Choice, shared: int) -> int:
+    return max(1, choice.prediction.reserved_mib - shared)
 
 
 def _packs_of(s: Snapshot, ledger: Ledger) -> list[_Pack]:

@@ -10,10 +10,12 @@ import pytest
 from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
 from placement.packing.device_time import DeviceTime
+from placement.packing.fixed import min_degree
 from placement.packing.projects import Project
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide.effects import Begin, MoveTrial, Propose, withdraw
 from scamp_service.control.decide.place import IS_PAUSED, PASSES_BEFORE_DRAINING, WAITS_FOR_FRONT
+from scamp_service.control.decide.snapshot import Packing
 from scamp_service.lifecycle import IDLE_PAUSED, TRIAL_PAUSED, AttemptState, TrialState, WaitsFor
 from scamp_service.model import Trial
 from scamp_service.study.objective import Objective
@@ -28,6 +30,40 @@ def test_an_attempt_knows_the_kinds_of_its_devices() -> None:
     queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=2), reserved_mib=20)
     begin = next(effect for effect in effects_of(trials=[queued], cluster=mixed) if isinstance(effect, Begin))
     assert begin.attempt.device_kinds == ("H200", "L4")
+
+
+def of_kinds(**changes: Any) -> Trial:
+    """A queued trial with a plan on one L4, and one on two T4."""
+    queued = trial(state=TrialState.QUEUED, attempt=0, sized=sized(Plan(2), 40), **changes)
+    assert queued.sized is not None
+    large, small = (replace(sized(plan, mib).choice, kind=kind) for plan, mib, kind in TWO_PLANS)
+    return replace(queued, sized=replace(queued.sized, choice=large, choices=(large, small)))
+
+
+TWO_PLANS = ((Plan(2), 40, "L4"), (Plan(1, dp_shard=2), 24, "T4"))
+T4S = Cluster(tuple(Device(f"t{n}", "n", n, "T4", 48) for n in range(2)))
+
+
+def test_an_attempt_has_the_plan_for_the_kind_of_its_devices() -> None:
+    begin = next(effect for effect in effects_of(trials=[of_kinds()], cluster=T4S) if isinstance(effect, Begin))
+    assert begin.attempt.choice.kind == "T4" and begin.attempt.plan == TWO_PLANS[1][0]
+    assert begin.attempt.devices == ("t0", "t1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "packing"),
+    [
+        pytest.param({"num_oom": 1}, {}, id="out of memory"),
+        pytest.param({"num_lost": 1}, {}, id="lost"),
+        pytest.param({}, {"packing": Packing(policy=min_degree)}, id="a policy that knows no kinds"),
+    ],
+)
+def test_the_first_plan_is_for_any_kind_where_it_is_the_only_one(
+    changes: dict[str, Any], packing: dict[str, Any]
+) -> None:
+    effects = effects_of(trials=[of_kinds(**changes)], cluster=T4S, **packing)
+    begin = next(effect for effect in effects if isinstance(effect, Begin))
+    assert begin.attempt.choice.kind == "" and begin.attempt.plan == TWO_PLANS[0][0]
 
 
 def test_nothing_is_placed_on_a_closed_device() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
+from placement.model import Cluster, Device
 from placement.packing.device_time import DeviceTime
 from placement.packing.projects import Project
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Propose, withdraw
@@ -67,6 +68,26 @@ def test_it_continues_on_idle_devices_where_this_saves_time() -> None:
     assert again.sized is None
     assert again.reason == f"will run again from its last checkpoint: {why}"
     assert again.changes == TrialChanges(requeued_because=again.reason)
+
+
+def test_it_moves_to_a_faster_kind_that_is_idle_and_never_back() -> None:
+    cluster = Cluster((Device("a", "n", 0, "A100-40", 96), *(Device(f"t{n}", "n", n, "T4", 48) for n in range(2))))
+    on_fast, on_slow = (
+        replace(choice(Plan(2), 0.1), kind="A100-40"),
+        replace(choice(Plan(1, dp_shard=2), 1.0), kind="T4"),
+    )
+    row = trial()
+    assert row.sized is not None
+    row = replace(row, sized=replace(row.sized, choice=on_fast, choices=(on_fast, on_slow)))
+    slow = replace(running(devices=("t0", "t1"), device_kinds=("T4",)), choice=on_slow)
+    move, stop = effects_of([row], [slow], cluster=cluster)
+    assert isinstance(stop, MoveAttempt) and isinstance(move, MoveTrial)
+    assert (
+        stop.detail == "1 of the devices were idle, and on 1 × A100-40 instead of 2 × T4 it ends about 27 min earlier"
+    )
+    assert move.sized is not None and (move.sized.choice, move.sized.choices) == (on_fast, (on_fast,))
+    fast = replace(running(devices=("a",), device_kinds=("A100-40",)), choice=on_fast)
+    assert not effects_of([row], [fast], cluster=cluster)
 
 
 def test_the_trial_that_would_run_longest_goes_first() -> None:
