@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import coo_array
 
 from estimators.devices.catalogue import KINDS
 from placement.model import Cluster, Device, Gang, Queued, Shape
@@ -153,6 +151,9 @@ def fluid_seconds(
 ) -> float:
     """The least seconds; ``trials`` have their shapes with known seconds by kind, at least one, ``devices`` are the
     numbers of each kind, and ``busy`` the device-seconds until what runs on it has ended."""
+    from scipy.optimize import linprog  # it takes a third of a second to load, and few clusters have several kinds
+    from scipy.sparse import coo_array
+
     kinds = [*devices]
     chosen = trials[:: -(-len(trials) // MOST_TRIALS)] if trials else trials
     weight = len(trials) / len(chosen) if chosen else 1.0

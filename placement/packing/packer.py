@@ -192,9 +192,14 @@ def _pack(
     *,
     in_time: bool = False,
 ) -> Decision:
-    """With ``in_time`` no gang starts in a shape that ends later than the target, if another one would not."""
+    """With ``in_time`` no gang starts in a shape that ends later than the target, if another one would not.
+
+    Those that have plans for kinds then start by the devices and seconds that they take: these differ most in width,
+    and a wide gang that comes last would end alone.
+    """
+    by_work = in_time and any(queued.shapes[0].kind for queued in queue)
     with packing_round:
-        for queued in in_turn(queue, allotment.first_choices, by_work=in_time):
+        for queued in in_turn(queue, allotment.first_choices, by_work=by_work):
             first_choice = allotment.first_choices[queued.id]
             is_starved = queued.passed_over >= PASSES_BEFORE_RESERVATION
             if packing_round.start(queued, first_choice, may_be_far=is_starved):
