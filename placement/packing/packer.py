@@ -205,7 +205,9 @@ def _pack(
             if packing_round.start(queued, first_choice, may_be_far=is_starved):
                 continue
             start_in, devices = _reservation(queued, first_choice, packing_round, seconds_left)
-            may_wait = 0.0 if in_time else inf if is_starved else start_in
+            may_wait = inf if is_starved else start_in
+            if in_time and may_wait == inf:
+                may_wait = 0.0
             other_choices = _instead(queued, first_choice, allotment.seconds, may_wait)
             if any(packing_round.start(queued, choice) for choice in other_choices):
                 continue

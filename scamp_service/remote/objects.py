@@ -14,8 +14,8 @@ from typing import Any
 
 from scamp_service.errors import InvalidInput, Unavailable
 
-EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
-"""Kinds of URLs, and the extra of ``scamp-server`` with the library for them."""
+LIBRARIES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
+"""Kinds of URLs, and the library for them."""
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 2}}}
 }
@@ -99,7 +99,7 @@ class Objects:
         except ImportError:
             raise InvalidInput(
                 f"SCAMP_CHECKPOINT_DIR is {self.url}, for which a library is missing: "
-                f"pip install 'scamp-server[{EXTRAS.get(kind, kind)}]' on every host"
+                f"install {LIBRARIES.get(kind, 'the one of fsspec')} with pip on every host"
             ) from None
         return files, str(path).rstrip("/")
 
