@@ -279,7 +279,7 @@ def test_the_storage_is_probed_and_left_as_it_was(here: Copies, storage: ObjectS
 
 
 def test_a_library_that_is_missing_is_named() -> None:
-    with pytest.raises(InvalidInput, match=r"pip install 'scamp-server\[gs\]'"):
+    with pytest.raises(InvalidInput, match="install gcsfs with pip"):
         Objects("gs://bucket/a").read("b")
 
 
