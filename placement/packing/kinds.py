@@ -3,8 +3,9 @@
 Gangs run at the pace of their slowest rank, so one that spans two kinds wastes the faster. So each kind is packed by
 itself, the fastest first and with the largest trials. A slower kind gets those that still end there by a common target
 time, the least in which all could end if trials were divided at will (``fluid_seconds``). Others wait for a faster
-kind, but not if no faster one could ever hold them; where they were passed over too often, devices of the fastest are
-kept for them. Nothing starts in a shape that ends after the target, if another shape of the trial would not.
+kind, but not if no faster one could ever hold them, or if nobody knows when running gangs end; where they were passed
+over too often, devices of the fastest are kept for them. Nothing starts in a shape that ends after the target, if
+another shape of the trial would not.
 
 The target is a linear program: each trial is divided between its shapes, the device-seconds on each kind fit into the
 time, and the parts of a trial last no longer than that together. It is the relaxation of scheduling on unrelated

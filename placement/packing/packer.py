@@ -116,6 +116,7 @@ def _pack_kinds(
     waiting = [queued for queued in queue if queued.id in alone]
     spanning = [queued for queued in queue if queued.id not in alone]
     over_all, placements, waits = Decision(), list[Placement](), dict[str, Wait]()
+    are_ends_known = all(gang.id in seconds_left for gang in ledger.gangs)
     is_starved = any(queued.passed_over >= PASSES_BEFORE_RESERVATION for queued in spanning)
     too_slow: dict[str, Sequence[str]] = {}  # gang id → free kinds on which it would end too late
     try:
@@ -137,6 +138,7 @@ def _pack_kinds(
                     for queued in able
                     if queued.id not in before
                     or (may_share and is_half_as_fast(seconds[queued.id], before[queued.id], speed))
+                    or not are_ends_known
                     or suits(queued, devices, target)
                 ]
                 too_slow |= dict.fromkeys(seconds.keys() - {queued.id for queued in candidates}, kinds)
@@ -160,7 +162,7 @@ def _pack_kinds(
 def _with_kinds(wait: Wait, too_slow: Sequence[str]) -> Wait:
     if not too_slow:
         return wait
-    return replace(wait, reason=f"{wait.reason}; on {' or '.join(too_slow)} it would end after all others")
+    return replace(wait, reason=f"{wait.reason}; on {' or '.join(too_slow)} it would end later than all trials could")
 
 
 def _enter(decided: Sequence[Placement], ledger: Ledger, placements: list[Placement]) -> None:

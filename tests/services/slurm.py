@@ -110,7 +110,7 @@ class Slurm:
 
 @contextmanager
 def slurm_on(*hosts: Host, gpus: int = 0) -> Iterator[Slurm]:
-    """Slurm on these hosts, of which the first also runs its controller; without any, on this machine.
+    """Run Slurm on these hosts. Its controller runs on the first one; without any host, all runs on this machine.
 
     Each node says that it has so many ``gpus``.
     """

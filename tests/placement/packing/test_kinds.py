@@ -40,8 +40,11 @@ def test_a_trial_that_would_end_too_late_waits_for_a_fast_device() -> None:
     decision = pack(queue, ledger, {f"r{n}": 5.0 for n in range(4)})
     assert not decision.placements and set(decision.waits) == {"a", "b"}
     late = [queued_of("a", (1, 100.0), passed_over=PASSES_BEFORE_RESERVATION)]
-    kept = pack(late, ledger).waits["a"]
-    assert kept.blocked is Blocked.OWN_RESERVATION and kept.reason.endswith("on T4 it would end after all others")
+    kept = pack(late, ledger, {f"r{n}": 5.0 for n in range(4)}).waits["a"]
+    assert kept.blocked is Blocked.OWN_RESERVATION
+    assert kept.reason.endswith("on T4 it would end later than all trials could")
+    unknown = pack(queue, ledger)
+    assert [placement.devices for placement in unknown.placements] == [("d4",)], "when the others end is not known"
 
 
 def test_what_only_the_slow_devices_hold_goes_there_and_what_no_kind_alone_holds_spans_both() -> None:
