@@ -208,6 +208,7 @@ class Controller:
             gangs=gangs,
             silent=silent,
             closed=silent.union(self._executor.closed()),
+            leaving=self._executor.leaving(),
             ready=self._executor.ready(),
             cluster=cluster,
             packing=self._packing,

@@ -100,7 +100,11 @@ class Executor(Protocol):
         ...
 
     def closed(self) -> Mapping[str, str]:
-        """Devices on which no gang may be placed now, and why. Silent ones are among them."""
+        """Devices on which no gang may be placed now, and why. Silent ones are among them, and those that leave."""
+        ...
+
+    def leaving(self) -> Mapping[str, str]:
+        """Devices whose nodes are about to leave the cluster, and why."""
         ...
 
     def ready(self) -> Ready:

@@ -97,6 +97,10 @@ class VirtualExecutor:
         """No devices."""
         return {}
 
+    def leaving(self) -> Mapping[str, str]:
+        """No devices."""
+        return {}
+
     def ready(self) -> Ready:
         """None are known. Devices are exchanged only for equal ones, so the makespan hardly depends on them."""
         return NONE_READY

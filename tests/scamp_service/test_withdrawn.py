@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from scamp_service.cluster.local.local_ray import loopback
 from scamp_service.lifecycle import STUDY_PAUSED, Outcome, TrialState
 from scamp_service.model import Attempt
 from tests.services.processes import Served
@@ -30,17 +34,28 @@ class Slow(VitDigits):
 """
 EVERY = 150
 NUM_STEPS = 2 * EVERY
+DRAIN = """
+import sys, time
+from ray._raylet import GcsClient
+from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION
+
+address, name = sys.argv[1:]
+client = GcsClient(address=address)
+(node,) = (node.hex() for node in client.get_all_node_info() if node.hex().startswith(name))
+until = time.time() + 3600
+accepted, why = client.drain_node(node, DRAIN_NODE_REASON_PREEMPTION, "a notice", int(until * 1000))
+assert accepted, why
+"""
 
 
 class World:
-    """A service with one device, and what its trials have trained, which they write to files."""
+    """A service with one device on each node, and what its trials have trained, which they write to files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **variables: str) -> None:
         self.folder = folder
         (folder / "slow.py").write_text(CODE.replace("{steps}", repr(f"{folder}/steps-")))
-        self.served = Served(
-            folder / "data", SCAMP_VIRTUAL_DEVICES="1", SCAMP_MAX_GANGS_PER_DEVICE="1", SCAMP_KEEP_SECONDS="30"
-        )
+        options = {"SCAMP_VIRTUAL_DEVICES": "1", "SCAMP_MAX_GANGS_PER_DEVICE": "1", "SCAMP_KEEP_SECONDS": "30"}
+        self.served = Served(folder / "data", **options, **variables)
         self.store = self.served.store()
 
     def submit(self, name: str, *, seconds: float = 0.05, **fields: Any) -> int:
@@ -62,6 +77,16 @@ class World:
         """The steps that were made, in order, also those that were made again."""
         file = self.folder / f"steps-{name}"
         return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    def drain(self, node: str) -> None:
+        """Let Ray drain the node with this name, as a notice of its cloud would."""
+        data = self.served.data_dir
+        ray = {**os.environ, **loopback(data / "ray-token"), "RAY_AUTH_MODE": "token"}
+        subprocess.run([sys.executable, "-c", DRAIN, (data / "ray-address").read_text(), node], env=ray, check=True)
+
+    def devices(self) -> list[str]:
+        """The devices that the cluster page shows."""
+        return [device["id"] for device in self.served.client.cluster()["devices"]]
 
     def attempts(self, study: int) -> list[Attempt]:
         return self.store.attempts.of_study(study)
@@ -119,3 +144,26 @@ def test_a_cancelled_trial_writes_no_checkpoint(world: World) -> None:
     until(lambda: not world.store.attempts.open(), "the end")
     (attempt,) = world.attempts(study)
     assert attempt.checkpoint_step == -1
+
+
+def test_a_trial_whose_node_is_drained_continues_on_another_at_its_step(tmp_path: Path) -> None:
+    world = World(tmp_path, SCAMP_VIRTUAL_NODES="2")
+    try:
+        until(lambda: len(world.devices()) == 2, "a device on each node")
+        study = world.submit("moved")
+        until(lambda: len(world.steps("moved")) > 30, "some steps")
+        (begun,) = world.attempts(study)
+        (device,) = begun.devices
+        world.drain(device.partition("/")[0])
+        until(lambda: len(world.attempts(study)) == 2, "the next attempt")
+        world.expect_whole(study, "moved")
+        drained, last = world.attempts(study)
+        assert drained.outcome is Outcome.STOPPED and drained.detail.startswith("its node is leaving: Ray drains node ")
+        assert last.outcome is Outcome.DONE and last.devices != drained.devices
+        (trial,) = world.store.trials.page(study)
+        assert trial.num_lost == 0
+        until(lambda: world.devices() == list(last.devices), "the drained node gives its devices back")
+        until(lambda: not world.served.client.cluster()["detail"], "Ray on it ends, as nothing runs there")
+    finally:
+        world.store.close()
+        world.served.abandon()

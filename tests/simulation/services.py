@@ -59,6 +59,9 @@ class SimulatedExecutor:
     def closed(self) -> Mapping[str, str]:
         return dict.fromkeys(self.silent(), "a rank does not answer")
 
+    def leaving(self) -> Mapping[str, str]:
+        return {}
+
     def ready(self) -> Ready:
         """Half of the devices, which change all the time."""
         seconds = int(self.world.clock.now)

@@ -195,6 +195,9 @@ class LiveRanks:
     def closed(self) -> Mapping[str, str]:
         return self._states.closed()
 
+    def leaving(self) -> Mapping[str, str]:
+        return {}
+
     def ready(self) -> Ready:
         return self._states.ranks.ready()
 

@@ -55,6 +55,7 @@ class Pools:
         self._pools: dict[str, Pool] = {}
         self._foreign: dict[str, str] = {}  # node id → database that holds its devices
         self.owners: dict[str, str] = {}  # database → whose it is, in words, as far as it is known
+        self.leaving: Mapping[str, str] = {}  # living node → why it is about to leave
         self._saw_nodes = False
         self._given_back: frozenset[str] = frozenset()
 
@@ -77,7 +78,8 @@ class Pools:
 
     @property
     def detail(self) -> str:
-        """Why there are no devices, or why some GPUs offer none, and what to do about it; or that this is a rehearsal.
+        """Why there are no devices, or why some GPUs offer none, and what to do about it; that this is a rehearsal; and
+        which nodes are about to leave.
 
         Empty when there is nothing to say.
         """
@@ -85,14 +87,14 @@ class Pools:
         rehearsal = f"this is a rehearsal: its GPUs are those of {file}, and its ranks train on the CPU" if file else ""
         refused = [bundle.why for pool in self for bundle in pool.bundles]
         why_none = self._why_none() if self.status == "no devices" and not any(refused) else ""
-        return "; ".join(dict.fromkeys(filter(None, (rehearsal, why_none, *refused))))
+        return "; ".join(dict.fromkeys(filter(None, (rehearsal, why_none, *refused, *self.leaving.values()))))
 
     def _why_none(self) -> str:
         if self._foreign:
             owners = {name: self.owners.get(name, f"database {name}") for name in self.foreign}
             held = (f"node {node_id[:8]} belongs to {owners[name]}" for node_id, name in self._foreign.items())
             return f"{'; '.join(held)}: wait until that ScaMP has ended, or end it"
-        if self._given_back:
+        if self._given_back - self.leaving.keys():
             return "idle nodes are given back to the autoscaler, until a trial needs them"
         return f"start nodes with GPUs, or with --resources='{{\"{VIRTUAL_DEVICE}\": 4}}'"
 
@@ -100,6 +102,16 @@ class Pools:
     def foreign(self) -> frozenset[str]:
         """Names of the databases to which devices of this cluster belong."""
         return frozenset(self._foreign.values())
+
+    @property
+    def leaving_devices(self) -> dict[str, str]:
+        """Devices whose nodes are about to leave, and why."""
+        return {
+            device.id: f"its node is leaving: {why}"
+            for node_id, why in self.leaving.items()
+            if node_id in self._pools
+            for device in self._pools[node_id].devices
+        }
 
     def num_devices(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
         """How many devices each of the living ``nodes`` has that this ScaMP uses, or would use if it were not given

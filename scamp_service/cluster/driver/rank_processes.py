@@ -5,6 +5,8 @@ from __future__ import annotations
 import fnmatch
 import os
 import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -35,6 +37,18 @@ def nodes() -> list[dict[str, Any]]:
     """All nodes that Ray knows of, also dead ones."""
     node_rows: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return node_rows
+
+
+def leaving_nodes() -> Mapping[str, str]:
+    """Node id → why the node leaves, of each that Ray drains."""
+    from ray._private.state import state
+
+    deadlines: dict[str, int] = state.get_draining_nodes()  # in milliseconds since the epoch; 0: none
+    until = {
+        node_id: f" until {datetime.fromtimestamp(deadline / 1000, UTC):%H:%M:%S} UTC" if deadline else ""
+        for node_id, deadline in deadlines.items()
+    }
+    return {node_id: f"Ray drains node {node_id[:8]}{when}" for node_id, when in until.items()}
 
 
 def nodes_of_host(node_id: str) -> set[str]:

@@ -22,7 +22,7 @@ from scamp_service.cluster.devices.autoscaler import Autoscaler
 from scamp_service.cluster.devices.pools import Pools
 from scamp_service.cluster.driver.calls import Calls
 from scamp_service.cluster.driver.rank_actors import RankActors
-from scamp_service.cluster.driver.rank_processes import nodes, owner_of
+from scamp_service.cluster.driver.rank_processes import leaving_nodes, nodes, owner_of
 from scamp_service.cluster.driver.sink_keeper import SinkKeeper
 from scamp_service.cluster.driver.states import events
 from scamp_service.cluster.driver.states.events import Node
@@ -158,7 +158,12 @@ class RayExecutor:
     def closed(self) -> Mapping[str, str]:
         """Devices on which nothing new may start now, and why."""
         with self._lock:
-            return self._states.closed()
+            return {**self._states.closed(), **self._pools.leaving_devices}
+
+    def leaving(self) -> Mapping[str, str]:
+        """Devices whose nodes are about to leave, and why."""
+        with self._lock:
+            return self._pools.leaving_devices
 
     def ready(self) -> Ready:
         """Where idle ranks have started, and which archives of user code they have run."""
@@ -175,7 +180,7 @@ class RayExecutor:
         with self._lock:
             nodes_there = {device: node for node in self._nodes() for device in node.devices}
             if missing := [device for device in order.devices if device not in nodes_there]:
-                log.warning("attempt %s is not launched: %s has left the cluster", order.key, ", ".join(missing))
+                log.warning("attempt %s is not launched: %s has left, or is leaving", order.key, ", ".join(missing))
                 return
             self._actors.handle(events.LaunchOrdered(order, tuple(nodes_there[device] for device in order.devices)))
 
@@ -266,9 +271,13 @@ class RayExecutor:
 
     def _nodes(self) -> tuple[Node, ...]:
         """The nodes whose devices can be used now."""
-        pools = list(self._pools)
+        pools, leaving = list(self._pools), self._pools.leaving_devices
         return tuple(
-            Node(pool.node_ip, pool.num_cpus, {device.id: device.capacity_mib for device in pool.devices})
+            Node(
+                pool.node_ip,
+                pool.num_cpus,
+                {device.id: device.capacity_mib for device in pool.devices if device.id not in leaving},
+            )
             for pool in pools
         )
 
@@ -311,24 +320,28 @@ class RayExecutor:
                 self._autoscaler.want(num_devices)
 
     def _given_back(self, alive: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-        """The nodes of which the autoscaler may end the idle ones."""
-        if self._autoscaler is None:
-            return frozenset()
-        used = {rank.node for rank in self._states.ranks.values() if rank.keys}
+        """The idle nodes that are about to leave, or that the autoscaler may end."""
+        used = {rank.node for rank in self._states.ranks.values() if rank.keys or not rank.is_known}
         in_use = frozenset(node_id for node_id in alive if node_id[:8] in used)
-        self._autoscaler.follow(self._pools.num_devices(alive), in_use, self._pools.unit)
-        return self._autoscaler.given_back
+        leaving = frozenset(self._pools.leaving)
+        if self._autoscaler is None:
+            return leaving - in_use
+        stay = {node_id: node for node_id, node in alive.items() if node_id not in leaving}
+        self._autoscaler.follow(self._pools.num_devices(stay), in_use, self._pools.unit)
+        return (leaving - in_use) | self._autoscaler.given_back
 
     def _refresh_pools(self) -> None:
         listed = nodes()
         alive = {node["NodeID"]: node for node in listed if node["Alive"]}
         drained = (node["NodeID"][:8] for node in listed if node.get("DeathReason") == EXPECTED_TERMINATION)
+        leaving = {node_id: why for node_id, why in leaving_nodes().items() if node_id in alive}
         with self._lock:
             names = {node_id[:8]: node_id for node_id in alive}
             self._actors.handle(events.NodesSeen(names, frozenset(drained)))
+            self._pools.leaving = leaving
             for node_id, pool in self._pools.follow(alive, self._given_back(alive)).items():
                 devices = tuple(device.id for device in pool.devices)
-                why = "was idle, and is given back to the autoscaler" if node_id in alive else "has left the cluster"
+                why = "is idle, and is given back" if node_id in alive else "has left the cluster"
                 log.warning("node %s %s, with devices %s", node_id[:8], why, ", ".join(devices))
                 self._actors.handle(events.DevicesLeft(devices, f"node {node_id[:8]} {why}"))
             unknown = self._pools.foreign - self._pools.owners.keys()

@@ -98,6 +98,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None and (why := why_stalled(study.budget, attempt, gang)):
             yield MoveAttempt(attempt, AttemptState.STOPPING, Outcome.STALLED, why)
+        case None if why := next(filter(None, map(s.leaving.get, attempt.devices)), ""):
+            yield withdraw(attempt, why)
         case None if gang is not None and (why := _why_idle(s, attempt)):
             yield MoveTrial(trial, TrialState.RUNNING, why, TrialChanges(paused=True))
             yield withdraw(attempt, why)

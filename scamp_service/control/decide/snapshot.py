@@ -68,6 +68,8 @@ class Snapshot:
     """Devices on which a process does not answer."""
     closed: frozenset[str] = frozenset()
     """Devices on which no gang may be placed now."""
+    leaving: Mapping[str, str] = field(default_factory=dict)
+    """Devices whose nodes are about to leave, and why."""
     ready: Ready = field(default_factory=dict)
     """Where idle ranks are."""
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)

@@ -84,6 +84,21 @@ def test_a_node_that_leaves_takes_its_devices_along(removed: list[Any]) -> None:
     assert [device.node for device in node_pools.cluster.devices] == ["77bc77bc"]
 
 
+def test_a_node_that_leaves_keeps_its_pool_until_it_is_given_back_and_gets_none_then(removed: list[Any]) -> None:
+    node_pools, nodes = Pools(SETTINGS, OURS), {NODE: node(virtual_device=1.0), OTHER: node(virtual_device=1.0)}
+    node_pools.follow(nodes)
+    node_pools.leaving = {NODE: "Ray drains node 4af34af3"}
+    assert node_pools.follow(nodes) == {} and len(node_pools.cluster.devices) == 2
+    assert node_pools.leaving_devices == {"4af34af3/0": "its node is leaving: Ray drains node 4af34af3"}
+    for gone in ([NODE], []):
+        assert list(node_pools.follow(nodes, given_back=[NODE])) == gone and removed == [NODE]
+        assert [device.node for device in node_pools.cluster.devices] == ["77bc77bc"]
+        assert node_pools.leaving_devices == {} and node_pools.detail == "Ray drains node 4af34af3"
+    del nodes[OTHER]
+    node_pools.follow(nodes, given_back=[NODE])
+    assert node_pools.detail.startswith("start nodes with GPUs") and node_pools.detail.endswith("drains node 4af34af3")
+
+
 @pytest.mark.usefixtures("removed")
 def test_the_status_says_why_there_is_no_device(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
     node_pools = Pools(SETTINGS, OURS)

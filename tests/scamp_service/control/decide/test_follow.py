@@ -150,6 +150,7 @@ def test_a_withdrawn_attempt_ends_with_a_checkpoint_or_is_killed_and_either_way_
         begun = attempt(state=state)
         wishes: list[dict[str, Any]] = [{"trials": [trial(paused=True)]}]
         wishes.append({"trials": [trial()], "studies": {1: study(paused=True)}})
+        wishes.append({"trials": [trial()], "leaving": {begun.devices[0]: "its node is leaving"}})
         for wish in wishes:
             (moved,) = effects_of(**wish, attempts=[begun], gangs={"1/1": ALIVE})
             assert isinstance(moved, MoveAttempt) and (moved.to, moved.outcome) == (AttemptState.WITHDRAWN, None)
