@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -23,10 +24,11 @@ from ray.scripts import scripts as ray
 import scamp
 from api.routes.process import router
 from tests.deploy.kuberay import validator
-from tests.deploy.test_deploy_files import ROOT, only
+from tests.deploy.test_deploy_files import ROOT, ignored, only
 from tests.deploy.test_units import SETTINGS
 
 FOLDER = ROOT / "deploy/kubernetes"
+DRAIN_SECONDS = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 OLDEST, NEWEST = "1.30", kubernetes_validate.latest_version()
 OTHER_VALUES = """
 checkpoints: {url: s3://bucket/scamp, secret: bucket-keys}
@@ -134,6 +136,7 @@ def test_a_job_of_ray_runs_a_command_of_scamp() -> None:
         ("workers: [{name: none, min: 1, max: 3, resources: {limits: {memory: 8Gi}}}]", "gpus"),
         ("workers: [{name: big, min: 1, max: 3, gpus: 8, resources: {limits: {cpu: 8}}}]", "memory"),
         ("idleSeconds: 5 min", "idleSeconds"),
+        ("graceSeconds: 10", "graceSeconds"),
     ],
 )
 def test_helm_refuses_values_with_a_mistake(values: str, words: str) -> None:
@@ -329,9 +332,21 @@ def test_the_pod_of_the_service_runs_programs_of_the_image_with_options_that_the
         assert f"/{program} /usr/local/bin/{program}" in dockerfile, "on the PATH of every shell"
     for option in re.findall(r"--[a-z-]+", script):
         assert option in options_of(ray.start), option
-    for group in ray_cluster("base")["workerGroupSpecs"]:
-        words = group["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-        assert words[:2] == ["ray", "stop"] and words[2] in options_of(ray.stop)
+
+
+@pytest.mark.parametrize("source", [*CLUSTERS, "rayjob.yaml"])
+def test_a_pod_that_trains_drains_its_node_before_it_ends(source: str) -> None:
+    (spec,) = (each["spec"] for each in objects(source).values() if each["kind"] in ("RayCluster", "RayJob"))
+    for group in spec.get("rayClusterSpec", spec)["workerGroupSpecs"]:
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        (command,) = container["lifecycle"]["preStop"]["exec"]["command"]
+        path = Path(command).relative_to(only("WORKDIR"))
+        assert not ignored(str(path)) and os.access(ROOT / path, os.X_OK), "the image has it"
+        assert subprocess.run(["bash", "-n", ROOT / path]).returncode == 0
+        drains = next((each["value"] for each in container["env"] if each["name"] == DRAIN_SECONDS), "30")
+        assert int(drains) <= pod["terminationGracePeriodSeconds"] - 15, "it ends in order, and is not killed"
+        assert source not in CLUSTERS or variables(source)["SCAMP_KEEP_SECONDS"] == drains
 
 
 def options_of(command: Any) -> set[str]:
