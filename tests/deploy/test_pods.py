@@ -1,5 +1,6 @@
 """Pods of Kubernetes, rehearsed: each is a set of namespaces, in which Ray is started as KubeRay does and the service
-by the very script of its Deployment, with a root that it cannot write."""
+by the very script of its Deployment, with a root that it cannot write. As there, all of a container ends with its first
+process."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from operator import gt
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,10 @@ class Patient(VitDigits):
 HEAD = "ray start --head --port=6379 --num-cpus=0 --include-dashboard=false"
 WORKER = """ray start --address=$SCAMP_RAY_ADDRESS --num-cpus=2 --resources='{"virtual_device": 1}'"""
 ON_A_SMALL_HOST = " --node-ip-address=$POD_IP --object-store-memory=100000000 --block"
+RAY_RUNS = "Ray runtime started"
+LEAVE = Path("deploy/kubernetes/leave")
 READ_ONLY = 'mount --rbind /tmp /tmp && mount -o remount,bind,ro / && exec "$@"'
+CONTAINER = 'trap : TERM; bash -c "$0"; code=$?; kill -KILL -1; exit $code'
 
 
 class Pods:
@@ -66,8 +71,8 @@ class Pods:
         """Path of a file that all pods share."""
         return self.shared / name
 
-    def start(self, host: Host, script: str) -> subprocess.Popen[bytes]:
-        """Run a script in a pod, as its container does."""
+    def start(self, host: Host, script: str, runs: str = 'exec bash -c "$0"') -> subprocess.Popen[bytes]:
+        """Run a script in a pod, or by ``runs`` as its container does."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SCAMP_", "PYTHON"))}
         declared = {name: value for name, value in variables("base").items() if value is not None and name != "HOME"}
         changed = {
@@ -76,65 +81,94 @@ class Pods:
             "PYTHONDONTWRITEBYTECODE": "1",
             "RAY_AUTH_TOKEN": self._token,
             "SCAMP_API_TOKEN": self._token,
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(PATIENCE_SECONDS),
             "SCAMP_AUTOSCALE_DEVICES": "0",
             "SCAMP_CHECKPOINT_DIR": str(self.outside("checkpoints")),
             "SCAMP_DATABASE_URL": f"sqlite:///{self.outside('scamp.db')}",
             "SCAMP_DATA_DIR": f"{host.disk}/data",
+            "SCAMP_KEEP_SECONDS": str(PATIENCE_SECONDS),
             "SCAMP_LEASE_SECONDS": "3",
             "SCAMP_RAY_ADDRESS": f"{self.head.address}:6379",
         }
-        command = ["unshare", "--mount", "sh", "-ec", READ_ONLY, "sh", "bash", "-c", script]
+        command = ["unshare", "--mount", "sh", "-ec", READ_ONLY, "sh", "bash", "-c", runs, script]
         return host.start(command, self.output(host), ROOT, kept | declared | changed)
 
     def output(self, host: Host) -> Path:
         return host.outside.parent / f"{host.name}.out"
 
-    def start_service(self, host: Host) -> subprocess.Popen[bytes]:
-        process = self.start(host, service_container("base")["args"][0])
-        until(lambda: "ScaMP is at" in self.output(host).read_text() or process.poll() is not None, "the service")
-        assert process.poll() is None, self.output(host).read_text()
-        return process
+    def run(self, host: Host, script: str, *ready: str) -> subprocess.Popen[bytes]:
+        """Start a container until it says these words. On a busy machine Ray gives up, and kubelet starts it again."""
+        self.output(host).write_text("")
+        process = self.start(host, script, CONTAINER)
+        until(lambda: process.poll() is not None or self.says(host, *ready), f"{ready} on {host.name}")
+        return process if process.poll() is None else self.run(host, script, *ready)
 
-    def num_rows(self) -> int:
-        return sum(len(self.store.reports.metrics(trial.id)) for trial in self.store.trials.page(1))
+    def says(self, host: Host, *words: str) -> bool:
+        output = self.output(host).read_text()
+        return all(word in output for word in words)
+
+    def run_ray(self, host: Host, script: str) -> subprocess.Popen[bytes]:
+        return self.run(host, script + ON_A_SMALL_HOST, RAY_RUNS)
+
+    def run_service(self, host: Host) -> subprocess.Popen[bytes]:
+        return self.run(host, service_container("base")["args"][0], RAY_RUNS, "ScaMP is at")
+
+    def num_devices(self) -> int:
+        recorded = self.store.cluster.recorded()
+        return len(recorded[0].devices) if recorded else 0
+
+    def num_rows(self) -> list[int]:
+        """Number of rows of each trial."""
+        return [len(self.store.reports.metrics(trial.id)) for trial in self.store.trials.page(1)]
+
+    def expect_progress(self) -> None:
+        before = self.num_rows()
+        until(lambda: all(map(gt, self.num_rows(), before)), "every trial trains")
 
     def outcomes(self) -> list[Outcome | None]:
         trials = self.store.trials.page(1)
         return [attempt.outcome for trial in trials for attempt in self.store.attempts.of_trial(trial.id)]
 
 
-def test_a_study_outlives_the_pod_of_the_service_and_then_that_of_rays_head() -> None:
-    with network("head", "worker", "service", "next-head", "next-worker", "next-service") as hosts:
-        head, worker, service, next_head, next_worker, next_service = hosts
+def test_a_study_outlives_the_pod_of_the_service_then_that_of_rays_head_and_then_all_that_train() -> None:
+    with network("head", "worker", "service", "next-head", "next-worker", "next-service", "last-worker") as hosts:
+        head, worker, service, next_head, next_worker, next_service, last_worker = hosts
         pods = Pods(hosts)
-        pods.start(head, HEAD + ON_A_SMALL_HOST)
-        pods.start(worker, WORKER + ON_A_SMALL_HOST)
-        process = pods.start_service(service)
+        pods.run_ray(head, HEAD)
+        pods.run_ray(worker, WORKER)
+        process = pods.run_service(service)
         go = pods.outside("go")
         pods.outside("study.yaml").write_text(STUDY)
         pods.outside("patient.py").write_text(CODE.format(go=str(go)))
         submit = f"scamp submit {pods.outside('study.yaml')} --no-wait"
         assert pods.start(service, submit).wait(PATIENCE_SECONDS) == 0, pods.output(service).read_text()
-        until(lambda: pods.num_rows() > 1, "a trial that trains")
+        until(lambda: len(pods.num_rows()) == 2, "two trials")
+        pods.expect_progress()
 
         for pid in service.pids("wait -n"):
             os.kill(pid, signal.SIGTERM)
         process.wait(PATIENCE_SECONDS)
         service.kill()
-        rows, outcomes = pods.num_rows(), pods.outcomes()
-        process = pods.start_service(next_service)
-        until(lambda: pods.num_rows() > rows, "the trial continues")
-        assert pods.outcomes() == outcomes == [None, None], "in the same attempts, as their ranks have not ended"
+        process = pods.run_service(next_service)
+        pods.expect_progress()
+        assert pods.outcomes() == [None, None], "in the same attempts, as their ranks have not ended"
 
         head.kill()
         assert process.wait(PATIENCE_SECONDS) != 0, "the container ends with its Ray, and is started again"
         worker.kill()
         pods.head = next_head
-        pods.start(next_head, HEAD + ON_A_SMALL_HOST)
-        pods.start(next_worker, WORKER + ON_A_SMALL_HOST)
+        pods.run_ray(next_head, HEAD)
+        container = pods.run_ray(next_worker, WORKER)
+        pods.run_service(next_service)
+        pods.expect_progress()
+
+        pods.start(next_worker, str(ROOT / LEAVE))
+        container.wait(PATIENCE_SECONDS)
+        until(lambda: pods.num_devices() == 0, "a cluster without devices")
+        assert sorted(map(str, pods.outcomes())) == ["LOST", "LOST", "STOPPED", "STOPPED"]
+        pods.run_ray(last_worker, WORKER)
         go.touch()
-        pods.start_service(next_service)
         until(lambda: pods.store.studies.get(1).state is not StudyState.RUNNING, "the end of the study")
         assert {trial.state for trial in pods.store.trials.page(1)} == {TrialState.COMPLETED}
-        assert sorted(map(str, pods.outcomes())) == ["DONE", "DONE", "LOST", "LOST"]
+        assert sorted(map(str, pods.outcomes())) == ["DONE", "DONE", "LOST", "LOST", "STOPPED", "STOPPED"]
         pods.store.close()

@@ -154,7 +154,7 @@ def test_jobs_join_another_and_leave_it_and_its_study_loses_no_row() -> None:
         slurm.run("scancel", "--batch", "--signal=USR1", other)
         until(lambda: slurm.state(other) == "PENDING", "its job waits to run again")
         ((why,),) = rows(data, "SELECT detail FROM scamp_attempts WHERE outcome = 'STOPPED' AND checkpoint_step > 0")
-        assert why.startswith("its node is leaving"), "its trial continues at its step"
+        assert str(why).startswith("its node is leaving"), "its trial continues at its step"
         seen = evaluations(data, after=0)
         until(lambda: slurm.state(job) == "COMPLETED", "the end of the study")
         until(lambda: slurm.state(other) in ("PENDING", "COMPLETED"), "the end of the other job")
