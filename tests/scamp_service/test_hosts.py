@@ -117,11 +117,14 @@ class Network:
         return len(described[0].devices) if described else 0
 
     def num_attempts(self) -> int:
-        """Attempts of all trials."""
+        return len(self.outcomes())
+
+    def outcomes(self) -> list[Outcome | None]:
+        """Outcomes of the attempts of all trials."""
         store = self.store()
-        count = sum(len(store.attempts.of_trial(trial.id)) for trial in store.trials.page(1))
+        outcomes = [attempt.outcome for trial in store.trials.page(1) for attempt in store.attempts.of_trial(trial.id)]
         store.close()
-        return count
+        return outcomes
 
     def log(self) -> str:
         return (self.head.outside / ".scamp" / "logs" / "controller.log").read_text()[-6000:]
@@ -297,7 +300,8 @@ def a_drained_host_gives_its_trials_to_others() -> int:
         net.join(d)
         net.leave(c)
         num_hosts = complete(net, submitted, STEPS, num_lost=1)
-        until(lambda: not c.pids(), "the end of the processes of the drained host")  # Ray takes half a minute
+        assert net.outcomes() == [Outcome.STOPPED, Outcome.DONE], "nothing is lost"
+        until(lambda: not c.pids(), "the end of the processes of the drained host")
         shut_down(net)
         return num_hosts
 
