@@ -151,6 +151,7 @@ def test_jobs_join_another_and_leave_it_and_its_study_loses_no_row() -> None:
         other = submit(slurm, shared, "--nodelist=two", "--array=1", words=["--join", job], **command) + "_1"
         devices = "SELECT DISTINCT devices FROM scamp_attempts"
         until(lambda: len(rows(data, devices)) == 2, "a trial on the node that has joined")
+        until(lambda: len(rows(data, "SELECT DISTINCT trial_id FROM scamp_metrics")) == 2, "it trains")
         slurm.run("scancel", "--batch", "--signal=USR1", other)
         until(lambda: slurm.state(other) == "PENDING", "its job waits to run again")
         ((why,),) = rows(data, "SELECT detail FROM scamp_attempts WHERE outcome = 'STOPPED' AND checkpoint_step > 0")
