@@ -14,6 +14,7 @@ from benchmarks.packing import (
     optimum_part,
     scale_part,
     shares_part,
+    space_part,
     speed_part,
     studies_part,
     traces_part,
@@ -31,6 +32,7 @@ PARTS: Mapping[str, Part] = {
     "mixed": mixed_part,
     "kinds": kinds_part,
     "shares": shares_part,
+    "space": space_part,
 }
 
 

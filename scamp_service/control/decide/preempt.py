@@ -1,33 +1,40 @@
-"""Step 4, its end: stops running trials of lower priority where a queued trial of higher priority needs their devices.
+"""Step 4, its end: makes room for the first trial of the queue.
 
-They write a checkpoint, and continue from there when there is room. One that takes too long loses the steps since its
-last checkpoint. So only attempts that have recorded one are stopped, as few as possible: of the lowest priority first,
-and of these the ones that have made the fewest steps since then.
+Running trials of lower priority are stopped where it needs their devices (``preempt``), and others move where it can
+start once they train elsewhere (``make_room``). They write a checkpoint, and continue from there when there is room.
+One that takes too long loses the steps since its last checkpoint. So only attempts that have recorded one are stopped,
+as few as possible.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from placement.model import Cluster
+from placement.packing.ledger import Ledger
+from placement.packing.round import soonest
 from scamp_service.control.decide.effects import MoveAttempt, withdraw
-from scamp_service.control.decide.rules.admission import in_start_order
-from scamp_service.control.decide.rules.gangs import fits_now, ledger_of, queued_of, seconds_left
+from scamp_service.control.decide.replan import WORTH_RESTARTS, restart_seconds, seconds_made_again
+from scamp_service.control.decide.rules.admission import in_start_order, used_up_studies
+from scamp_service.control.decide.rules.gangs import fits_now, ledger_of, queued_of, seconds_left, sized_of
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import GangState
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Attempt, Trial
 
+MOST_TRIED = 16
+"""Attempts of which some may move in one decision: each that is tried costs a round of the policy."""
+
 
 def preempt(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
-    """Stop the attempts that keep the first trial of the queue from starting, if all have a lower priority.
+    """Stop the attempts that keep the first trial of the queue from starting, if all have a lower priority: of the
+    lowest one first, and of these the ones that have made the fewest steps since their last checkpoint.
 
     Nothing is stopped while another attempt winds down: what it leaves free may be enough.
     """
     running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
-    if any(winds_down(attempt, running) for attempt in s.attempts):
-        return
-    first = next((trial for trial in in_start_order(s) if fits_now(s, trial)), None)
+    first = _first(s, running)
     if first is None:
         return
     priority = s.studies[first.study_id].sharing.priority
@@ -41,6 +48,84 @@ def preempt(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
     for attempt in _in_the_way(s, learned, first, lower):
         why = f"trial {first.number} of study {first.study_id}, of priority {priority}, needs its devices"
         yield withdraw(attempt, why)
+
+
+def make_room(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
+    """Stop attempts that can continue at once on other devices, where the first trial of the queue then starts.
+
+    Such a trial waits beside free devices that are on too many nodes, or have too little memory each. None moves to
+    devices that more gangs share, and none of higher priority. It must be worth the seconds of the restarts, counted
+    on each device, and no attempt is stopped that has hardly begun.
+    """
+    running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
+    first = _first(s, running)
+    if first is None:
+        return
+    ledger, demand = _ledger(s), sized_of(first).demand
+    start_in, _ = soonest(ledger, demand.num_ranks, demand.mib_per_rank, seconds_left(s))
+    worth = start_in * demand.num_ranks / WORTH_RESTARTS
+    used_up, priority = used_up_studies(s), s.studies[first.study_id].sharing.priority
+    costs: dict[str, float] = {}
+    for attempt in s.attempts:
+        trial = running[attempt.trial_id]
+        seconds = restart_seconds(attempt) + seconds_made_again(s, trial, attempt)
+        cost = seconds * len(attempt.devices)
+        if (
+            cost <= worth
+            and seconds * WORTH_RESTARTS <= s.now - (attempt.started_at or s.now)
+            and _may_stop(s, trial, attempt)
+            and s.studies[trial.study_id].sharing.priority <= priority
+            and s.most_devices(trial.study_id) is None
+            and trial.study_id not in used_up
+            and not attempt.pack
+        ):
+            costs[attempt.key] = cost
+    movable = [attempt for attempt in s.attempts if attempt.key in costs]
+    on_nodes = Counter(ledger.device(device).node for device in ledger.with_room(demand.mib_per_rank))
+
+    def order(attempt: Attempt) -> tuple[int, int, float, int]:
+        """Nodes and devices come first that need the fewest to end."""
+        here = [device for device in attempt.devices if ledger.has(device)]
+        room = max((on_nodes[ledger.device(device).node] for device in here), default=0)
+        num_gangs = max((len(ledger.gangs_on(device)) for device in here), default=0)
+        return -room, num_gangs, costs[attempt.key], attempt.trial_id
+
+    moved = _in_the_way(s, learned, first, sorted(movable, key=order)[:MOST_TRIED])
+    if not moved or sum(costs[attempt.key] for attempt in moved) > worth:
+        return
+    if len(moved) > 1 and demand.num_ranks == 1:
+        return  # no devices are kept for it until the last of them has ended
+    others = [running[attempt.trial_id] for attempt in moved]
+    if _all_start(s, learned, ledger, sorted([first, *others], key=lambda trial: trial.id), moved):
+        why = f"trial {first.number} of study {first.study_id} can start where it was, and it can continue elsewhere"
+        yield from (withdraw(attempt, why) for attempt in moved)
+
+
+def _all_start(
+    s: Snapshot, learned: Corrections, ledger: Ledger, trials: Sequence[Trial], moved: Sequence[Attempt]
+) -> bool:
+    """Whether the trials start together once these attempts have ended, none on devices that more gangs share."""
+
+    def most_gangs(devices: Sequence[str]) -> int:
+        return max(len(ledger.gangs_on(device)) for device in devices)
+
+    before = {attempt.trial_id: most_gangs(attempt.devices) for attempt in moved}
+    ledger.release(*(attempt.key for attempt in moved))
+    trial_of = {(gang := queued_of(s, trial, learned)).id: (trial, gang) for trial in trials}
+    placements = s.packing.policy([gang for _, gang in trial_of.values()], ledger, seconds_left(s)).placements
+    for placement in placements:
+        ledger.place(placement.gang, placement.devices)
+    return len(placements) == len(trials) and all(
+        most_gangs(placement.devices) <= before.get(trial_of[placement.gang.id][0].id, s.packing.max_gangs_per_device)
+        for placement in placements
+    )
+
+
+def _first(s: Snapshot, running: Mapping[int, Trial]) -> Trial | None:
+    """The first trial of the queue; none while an attempt winds down, as what it leaves free may be enough."""
+    if any(winds_down(attempt, running) for attempt in s.attempts):
+        return None
+    return next((trial for trial in in_start_order(s) if fits_now(s, trial)), None)
 
 
 def winds_down(attempt: Attempt, running: Mapping[int, Trial]) -> bool:
@@ -62,25 +147,29 @@ def _cost(s: Snapshot, trial: Trial, attempt: Attempt) -> tuple[int, int, int]:
     return s.studies[trial.study_id].sharing.priority, trial.step - attempt.checkpoint_step, -trial.id
 
 
-def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, lower: Sequence[Attempt]) -> Sequence[Attempt]:
-    """The attempts among ``lower`` after whose end the policy starts the trial; none if it does now, or not even then.
+def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, may_end: Sequence[Attempt]) -> Sequence[Attempt]:
+    """The attempts that may end which keep the trial from starting; none if it starts now, or not even after all.
 
     Some policies give a trial devices without others, or a number of them, so its plan alone does not say what it
     needs.
     """
     queued, left = queued_of(s, first, learned), seconds_left(s)
-    policy = s.packing.policy
-    usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
-    ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device)
+    policy, ledger = s.packing.policy, _ledger(s)
     if policy([queued], ledger, left).placements:
         return ()
-    for attempt in lower:
+    for attempt in may_end:
         ledger.release(attempt.key)
         for placement in policy([queued], ledger, left).placements:
             devices = placement.devices
             return [
                 attempt
-                for attempt in lower
+                for attempt in may_end
                 if not ledger.holds(attempt.key) and not set(attempt.devices).isdisjoint(devices)
             ]
     return ()
+
+
+def _ledger(s: Snapshot) -> Ledger:
+    """A ledger of the devices on which trials may start, with the open attempts."""
+    usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
+    return ledger_of(usable, s.attempts, s.packing.max_gangs_per_device)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
+from placement.model import Cluster, Device
 from placement.packing.policies import policy_named
 from scamp_service.control.decide.effects import MoveAttempt
+from scamp_service.control.decide.snapshot import Packing
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState, WaitsFor
 from scamp_service.model import Attempt, Trial
 from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects_of, study
@@ -95,3 +97,39 @@ def test_devices_with_room_are_not_enough_for_a_policy_that_gives_each_trial_dev
 ) -> None:
     small = [running(10 + index, device, step=8 + index, reserved_mib=10) for index, device in enumerate(ALL)]
     assert stopped(wants(ranks), small, policy=policy) == expected
+
+
+TWO_NODES = Cluster(tuple(Device(f"{node}/{n}", node, n, "virtual", 96) for node in "ab" for n in range(2)))
+
+
+def moved(*, seconds: float = 100.0, now: float = 1000.0, **changes: Any) -> set[int]:
+    """Trials that move for a gang of two ranks, each of which would take 1000 s, beside one trial on each of two nodes.
+
+    ``changes`` are those of their attempts."""
+    small = [trial(id=number, number=number, attempt=1, step=8, reserved_mib=90) for number in (1, 2)]
+    attempts = [
+        attempt(trial_id=number, devices=(f"{node}/0",), reserved_mib=90, checkpoint_step=6, step_seconds=seconds / 92,
+                measured_step_seconds=seconds / 92, started_at=10.0, **changes)
+        for number, node in ((1, "a"), (2, "b"))
+    ]  # fmt: skip
+    wide = wants(2, study_id=1)
+    assert wide.sized is not None
+    wide = replace(wide, sized=replace(wide.sized, choice=replace(wide.sized.choice, step_seconds=10.0)))
+    decided = effects_of(
+        trials=[*small, wide], attempts=attempts, gangs={held.key: ALIVE for held in attempts}, now=now,
+        cluster=TWO_NODES, packing=Packing(policy_named("pack"), 1),
+    )  # fmt: skip
+    moves = [effect for effect in decided if isinstance(effect, MoveAttempt)]
+    assert all("can start where it was" in move.detail for move in moves)
+    return {move.attempt.trial_id for move in moves}
+
+
+def test_a_trial_moves_to_another_node_where_a_gang_then_has_one_to_itself() -> None:
+    assert moved() == {1}
+
+
+def test_no_trial_moves_that_ends_soon_has_just_begun_or_has_no_checkpoint() -> None:
+    assert moved(seconds=25.0) == set()
+    assert moved(now=50.0) == set()
+    assert moved(created_at=-300.0) == set(), "its start took long, and so would the next one"
+    assert moved(pack="1/1") == set()
