@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from scamp_service.control import decide
+from scamp_service.control.decide import preempt
 from scamp_service.settings import Settings
 from scamp_service.simulation.outcome import Simulated
 from scamp_service.simulation.replay import ReplayOptions, Submitted, simulate
@@ -108,7 +108,7 @@ def _simulated(studies: Sequence[Submitted]) -> Simulated:
 
 @contextmanager
 def _without_moves() -> Iterator[None]:
-    with patch.object(decide, "make_room", lambda snapshot, learned: ()):
+    with patch.object(preempt, "_moved", lambda *_: ()):
         yield
 
 

@@ -19,7 +19,7 @@ from scamp_service.control.decide.fence import fence_unknown_gangs
 from scamp_service.control.decide.finish import finish_studies
 from scamp_service.control.decide.follow import follow_attempts
 from scamp_service.control.decide.place import place_queued
-from scamp_service.control.decide.preempt import make_room, preempt
+from scamp_service.control.decide.preempt import make_room
 from scamp_service.control.decide.promote import promote
 from scamp_service.control.decide.propose import propose
 from scamp_service.control.decide.redivide import redivide_running, redivided_studies
@@ -41,7 +41,7 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     effects += placed  # 4. gangs onto devices
     if all(isinstance(effect, MoveTrial) and effect.to is TrialState.QUEUED for effect in placed):
         # 4. Where nothing else changes, running trials make room: those of lower priority, or those that can move.
-        stopped = list(preempt(snapshot, learned)) or list(make_room(snapshot, learned))
+        stopped = list(make_room(snapshot, learned))
         effects += stopped or redivide_running(snapshot, learned)  # 5. or get more or fewer devices
     effects += widen_running(snapshot, redivided_studies(snapshot))  # 5. running trials onto idle devices
     promoted = list(promote(snapshot))

@@ -1,7 +1,7 @@
 """Step 4, its end: makes room for the first trial of the queue.
 
-Running trials of lower priority are stopped where it needs their devices (``preempt``), and others move where it can
-start once they train elsewhere (``make_room``). They write a checkpoint, and continue from there when there is room.
+Running trials of lower priority are stopped where it needs their devices, and others move where it can start once they
+train elsewhere. They write a checkpoint, and continue from there when there is room.
 One that takes too long loses the steps since its last checkpoint. So only attempts that have recorded one are stopped,
 as few as possible.
 """
@@ -27,16 +27,30 @@ MOST_TRIED = 16
 """Attempts of which some may move in one decision: each that is tried costs a round of the policy."""
 
 
-def preempt(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
-    """Stop the attempts that keep the first trial of the queue from starting, if all have a lower priority: of the
-    lowest one first, and of these the ones that have made the fewest steps since their last checkpoint.
+def make_room(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
+    """Stop the attempts that keep the first trial of the queue from starting: those of lower priority, or others that
+    can continue elsewhere at once.
 
     Nothing is stopped while another attempt winds down: what it leaves free may be enough.
     """
     running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
-    first = _first(s, running)
+    if any(winds_down(attempt, running) for attempt in s.attempts):
+        return
+    first = next((trial for trial in in_start_order(s) if fits_now(s, trial)), None)
     if first is None:
         return
+    of = f"trial {first.number} of study {first.study_id}"
+    if stopped := _preempted(s, learned, running, first):
+        why = f"{of}, of priority {s.studies[first.study_id].sharing.priority}, needs its devices"
+    else:
+        stopped = _moved(s, learned, running, first)
+        why = f"{of} can start where it was, and it can continue elsewhere"
+    yield from (withdraw(attempt, why) for attempt in stopped)
+
+
+def _preempted(s: Snapshot, learned: Corrections, running: Mapping[int, Trial], first: Trial) -> Sequence[Attempt]:
+    """Those that are all of a lower priority: of the lowest one first, and of these the ones that have made the fewest
+    steps since their last checkpoint."""
     priority = s.studies[first.study_id].sharing.priority
     lower = [
         attempt
@@ -45,22 +59,16 @@ def preempt(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
         and _may_stop(s, running[attempt.trial_id], attempt)
     ]
     lower.sort(key=lambda attempt: _cost(s, running[attempt.trial_id], attempt))
-    for attempt in _in_the_way(s, learned, first, lower):
-        why = f"trial {first.number} of study {first.study_id}, of priority {priority}, needs its devices"
-        yield withdraw(attempt, why)
+    return _in_the_way(s, learned, first, lower)
 
 
-def make_room(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
-    """Stop attempts that can continue at once on other devices, where the first trial of the queue then starts.
+def _moved(s: Snapshot, learned: Corrections, running: Mapping[int, Trial], first: Trial) -> Sequence[Attempt]:
+    """Those that can continue at once on other devices, when the first trial starts where they were.
 
     Such a trial waits beside free devices that are on too many nodes, or have too little memory each. None moves to
     devices that more gangs share, and none of higher priority. It must be worth the seconds of the restarts, counted
     on each device, and no attempt is stopped that has hardly begun.
     """
-    running = {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}
-    first = _first(s, running)
-    if first is None:
-        return
     ledger, demand = _ledger(s), sized_of(first).demand
     start_in, _ = soonest(ledger, demand.num_ranks, demand.mib_per_rank, seconds_left(s))
     worth = start_in * demand.num_ranks / WORTH_RESTARTS
@@ -92,13 +100,12 @@ def make_room(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
 
     moved = _in_the_way(s, learned, first, sorted(movable, key=order)[:MOST_TRIED])
     if not moved or sum(costs[attempt.key] for attempt in moved) > worth:
-        return
+        return ()
     if len(moved) > 1 and demand.num_ranks == 1:
-        return  # no devices are kept for it until the last of them has ended
+        return ()  # no devices are kept for it until the last of them has ended
     others = [running[attempt.trial_id] for attempt in moved]
-    if _all_start(s, learned, ledger, sorted([first, *others], key=lambda trial: trial.id), moved):
-        why = f"trial {first.number} of study {first.study_id} can start where it was, and it can continue elsewhere"
-        yield from (withdraw(attempt, why) for attempt in moved)
+    trials = sorted([first, *others], key=lambda trial: trial.id)
+    return moved if _all_start(s, learned, ledger, trials, moved) else ()
 
 
 def _all_start(
@@ -119,13 +126,6 @@ def _all_start(
         most_gangs(placement.devices) <= before.get(trial_of[placement.gang.id][0].id, s.packing.max_gangs_per_device)
         for placement in placements
     )
-
-
-def _first(s: Snapshot, running: Mapping[int, Trial]) -> Trial | None:
-    """The first trial of the queue; none while an attempt winds down, as what it leaves free may be enough."""
-    if any(winds_down(attempt, running) for attempt in s.attempts):
-        return None
-    return next((trial for trial in in_start_order(s) if fits_now(s, trial)), None)
 
 
 def winds_down(attempt: Attempt, running: Mapping[int, Trial]) -> bool:
