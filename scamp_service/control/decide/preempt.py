@@ -15,9 +15,9 @@ from placement.model import Cluster
 from placement.packing.ledger import Ledger
 from placement.packing.round import soonest
 from scamp_service.control.decide.effects import MoveAttempt, withdraw
-from scamp_service.control.decide.replan import WORTH_RESTARTS, restart_seconds, seconds_made_again
 from scamp_service.control.decide.rules.admission import in_start_order, used_up_studies
 from scamp_service.control.decide.rules.gangs import fits_now, ledger_of, queued_of, seconds_left, sized_of
+from scamp_service.control.decide.rules.restarts import WORTH_RESTARTS, restart_seconds, seconds_made_again
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import GangState
 from scamp_service.lifecycle import AttemptState, TrialState

@@ -16,17 +16,11 @@ from placement.packing.kinds import speeds_of
 from placement.packing.ledger import Ledger
 from scamp_service.control.decide.effects import MoveAttempt, withdraw
 from scamp_service.control.decide.preempt import winds_down
-from scamp_service.control.decide.replan import (
-    batch_in_words,
-    devices_in_words,
-    is_training,
-    restart_seconds,
-    seconds_made_again,
-    seconds_to_go,
-)
+from scamp_service.control.decide.replan import batch_in_words, devices_in_words, is_training
 from scamp_service.control.decide.rules.admission import in_start_order, used_up_studies
 from scamp_service.control.decide.rules.gangs import offer_choices, queued_of
 from scamp_service.control.decide.rules.growth import counted_seconds
+from scamp_service.control.decide.rules.restarts import restart_seconds, seconds_made_again, seconds_to_go
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Attempt, Choice, Trial
