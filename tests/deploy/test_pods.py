@@ -131,6 +131,7 @@ class Pods:
         return [attempt.outcome for trial in trials for attempt in self.store.attempts.of_trial(trial.id)]
 
 
+@pytest.mark.timeout(3600)
 def test_a_study_outlives_the_pod_of_the_service_then_that_of_rays_head_and_then_all_that_train() -> None:
     with network("head", "worker", "service", "next-head", "next-worker", "next-service", "last-worker") as hosts:
         head, worker, service, next_head, next_worker, next_service, last_worker = hosts
