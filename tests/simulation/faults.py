@@ -16,7 +16,7 @@ class Faults:
     fill_disk: float = 0.02  # per gang and step: no checkpoint can be written for up to two minutes
     lose_sink: float = 0.03  # per gang and step: its reports wait for up to ten seconds, and are lost if it dies
     join_late: float = 0.3  # per simulation: at first there is only one device on each node
-    shrink: float = 0.2  # per simulation: one device leaves, in half of them for good
+    shrink: float = 0.2  # per simulation: one device leaves, in half of them for good, in half 30 s after a notice
     freeze_rank: float = 0.01  # per gang and step
     hang_start: float = 0.05  # a launch of which a rank never answers
     slow_start: float = 0.2  # a launch that takes up to a minute

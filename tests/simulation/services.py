@@ -57,10 +57,10 @@ class SimulatedExecutor:
         return frozenset()
 
     def closed(self) -> Mapping[str, str]:
-        return dict.fromkeys(self.silent(), "a rank does not answer")
+        return dict.fromkeys(self.silent(), "a rank does not answer") | self.leaving()
 
-    def leaving(self) -> Mapping[str, str]:
-        return {}
+    def leaving(self) -> dict[str, str]:
+        return dict.fromkeys(self.world.leaving, "its node is leaving")
 
     def ready(self) -> Ready:
         """Half of the devices, which change all the time."""

@@ -68,8 +68,12 @@ class World:
             self.absent = {device.id for device in devices if device.index}
             self.was_incomplete = True
             self.after(rng.uniform(1.0, JOIN_SECONDS), self.absent.clear)
+        self.leaving: set[str] = set()  # devices that have announced that they leave
         if self._happens(faults.shrink):
-            self.after(rng.uniform(60.0, 90.0), lambda: self._leave(self.devices[-1]))
+            last, seconds = self.devices[-1], rng.uniform(60.0, 90.0)
+            if seconds < 75.0:
+                self.after(seconds - 30.0, lambda: self.leaving.add(last.id))
+            self.after(seconds, lambda: self._leave(last))
         self.term = 0
         self.outage_until = 0.0
         self.jumped, self.has_jumped = 0.0, False
@@ -406,6 +410,7 @@ class World:
             if device.id in gang.order.devices:
                 self._remove(key)
         self.absent.add(device.id)
+        self.leaving.discard(device.id)
         self.was_incomplete = True
         if self.rng.random() < 0.5:
             self.num_lost_nodes += 1
