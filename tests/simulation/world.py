@@ -71,7 +71,7 @@ class World:
         self.leaving: set[str] = set()  # devices that have announced that they leave
         if self._happens(faults.shrink):
             last, seconds = self.devices[-1], rng.uniform(60.0, 90.0)
-            if seconds < 75.0:
+            if seconds > 75.0:
                 self.after(seconds - 30.0, lambda: self.leaving.add(last.id))
             self.after(seconds, lambda: self._leave(last))
         self.term = 0
