@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -42,6 +43,7 @@ SwitchType=switch/none
 SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
 GresTypes=gpu
+FirstJobId={first_job}
 """
 
 
@@ -55,7 +57,8 @@ class Slurm:
         node = f"CPUs={os.cpu_count()} Gres=gpu:{gpus}"
         lines += [f"NodeName={name} NodeAddr={address} {node}" for name, address in nodes]
         lines.append("PartitionName=all Nodes=ALL Default=YES MaxTime=60")
-        conf = CONF.format(folder=folder, port=free_port(), other_port=free_port())
+        first_job = random.randrange(1, 10_000)  # Ray's folder of a job in /tmp has its number, and two may run at once
+        conf = CONF.format(folder=folder, port=free_port(), other_port=free_port(), first_job=first_job)
         self._conf = folder / "slurm.conf"
         self._conf.write_text(conf + "\n".join(lines) + "\n")
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # not searched for: namespaces may have none
