@@ -32,6 +32,7 @@ from benchmarks.planning.gpt import Model, capacity_bytes, ways_of
 from benchmarks.running.part import Part
 from benchmarks.running.results import head_commit, setting_words
 from benchmarks.throughput import unlike_part
+from benchmarks.throughput.table_updates import seconds_ratios
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from estimators.model import Plan
@@ -69,10 +70,10 @@ def figures(part: Part, quick: bool = False) -> Mapping[str, Any]:
 
 
 @cache
-def after(name: str, steps: int) -> float:
-    """The metric of a training of ``benchmarks.runtime --only papers`` after so many steps."""
+def after(name: str, steps: int, **params: Any) -> float:
+    """The metric of a training of ``benchmarks.runtime --only papers`` after so many steps, with these parameters."""
     (case,) = [case for case in trainings_part.cases(False, 0) if case.name == name]
-    return trainings_part.measure(replace(case, steps=steps), SECONDS).after
+    return trainings_part.measure(replace(case, steps=steps, params={**case.params, **params}), SECONDS).after
 
 
 def peak_ratio(name: str, plan: Plan, other: Plan, params: Any = (), other_params: Any = ()) -> float:
@@ -200,11 +201,26 @@ def _weak_scaling() -> str:
     return f"measured {100 * measured:.0f} % of linear on 4 ranks, simulated {100 * simulated:.0f} % on 2,048"
 
 
+def _split_sgd() -> str:
+    split, plain = {"optimizer": "SplitSGD", "bf16": True}, {"optimizer": "SGD"}
+    first, second = (after("DLRM", 160, lr=3.0, **params) for params in (split, plain))
+    peak = peak_ratio("DLRM", ONE, ONE, {"width": 2048, **split}, {"width": 2048, **plain})
+    return f"AUC {first - second:+.4f} against SGD in fp32, {peak:.2f} of its peak memory"
+
+
+def _table_updates() -> str:
+    return (
+        "split SGD {split, dense:.2f} with dense gradients, {split, sparse:.2f} with sparse ones; an update fused with "
+        "the backward pass {fused:.2f}".format_map(seconds_ratios(21))
+    )
+
+
 SCAMP = "ScaMP (Anthony et al., CCGrid 2023), abstract"
 WHALE = "Whale (Jia et al., USENIX ATC 2022)"
 SUPERSCALER = "SuperScaler (Lin et al., 2023)"
 SAXENA = "Elastic batches (Saxena et al., MASCOTS 2020), abstract"
 OYAMA = "Hybrid-parallel 3D CNNs (Oyama et al., 2021)"
+KALAMKAR = "DLRM on CPUs (Kalamkar et al., SC 2020)"
 ENTRIES: Mapping[str, Entry] = {
     "scamp-time": Entry(
         SCAMP, "time of a hyperparameter search", "29 % less on 32 V100s",
@@ -270,9 +286,15 @@ ENTRIES: Mapping[str, Entry] = {
         "DLRM (Naumov et al., 2019)", "accuracy of predicted clicks", "a curve",
         lambda: f"AUC {after('DLRM', 160):+.3f} against logistic regression", "generated clicks; there Criteo's"),
     "dlrm-tables": Entry(
-        "DLRM on CPUs (Kalamkar et al., SC 2020), abstract", "tables divided over sockets", "no number",
+        f"{KALAMKAR}, abstract", "tables divided over sockets", "no number",
         lambda: f"{peak_ratio('DLRM', DIVIDED, REPLICAS):.2f} of the peak of a replica",
         "predicted; 2 ranks, small tables; its speed-up of kernels is not comparable"),
+    "dlrm-split-sgd": Entry(
+        KALAMKAR, "accuracy with bf16 split SGD", "as in fp32", _split_sgd,
+        "generated clicks, 160 steps; there Criteo's; of memory: predicted, vectors of 2,048 numbers"),
+    "dlrm-updates": Entry(
+        f"{KALAMKAR}, abstract", "time of a step, of that with torch's SGD", "1/110 on a socket, all of DLRM",
+        _table_updates, "processor time of one core, a table of 10⁶ rows in fp32; without AVX-512 and bf16 units"),
     "m6": Entry(
         f"M6 in {WHALE}, abstract", "size of a model with experts", "10 trillion parameters on 512 GPUs",
         lambda: f"{peak_ratio('M6', DIVIDED, REPLICAS):.2f} of the peak of a replica",

@@ -23,6 +23,7 @@ _NAMES = {
         *("Spatial", "Split", "Tables", "Workload"),
         *("hints", "inheritance"),
     ),
+    "scamp.workload.split_sgd": ("SplitSGD",),
 }
 _NAMES_OF_SERVER = {
     "scamp_service.exchange.conversions": ("space_of_distributions", "space_of_tune"),

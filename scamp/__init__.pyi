@@ -19,6 +19,7 @@ from scamp.workload.protocol import (
     hints,
     inheritance,
 )
+from scamp.workload.split_sgd import SplitSGD
 from scamp_service.exchange.conversions import space_of_distributions as space_of_distributions
 from scamp_service.exchange.conversions import space_of_tune as space_of_tune
 from scamp_service.exchange.optuna_storage import ScampStorage as ScampStorage
@@ -47,6 +48,7 @@ __all__ = [
     "ScampError",
     "Spatial",
     "Split",
+    "SplitSGD",
     "Tables",
     "Unavailable",
     "Workload",

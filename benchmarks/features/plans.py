@@ -150,7 +150,7 @@ def every_kind() -> tuple[Feature, ...]:
             (*TABLES[:4], Plan(1, 4, dp_shard=2, divided=True), Plan(4, 2)),
             {**options, "optimizer": name, "sparse": True},
         )
-        for name in ("SparseAdam", "Adagrad", "SGD")
+        for name in ("SparseAdam", "Adagrad", "SGD", "SplitSGD")
     )
     experts = (
         Feature(f"experts: capacity {n}", "experts.py:Captions", EXPERTS, {**options, "capacity": n}, gradients=True)

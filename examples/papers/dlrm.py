@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from scamp import Divided, Workload
+from scamp import Divided, SplitSGD, Workload
 
 NUM_DENSE = 8
 TABLES = (500, 300, 200, 100, 50, 20)
@@ -25,7 +25,9 @@ class Clicks(Workload):
 
     The baseline is a logistic regression on the numbers and on the log odds of a click of each category in the training
     set. Parameters, with defaults: ``width`` 16 (of embeddings), ``bottom`` and ``top`` 64 (of the MLPs' hidden
-    layers), ``visits`` 48,000 (of which a sixth is held out), ``lr`` 5e-3, ``weight_decay`` 0.01, ``batch`` 512.
+    layers), ``visits`` 48,000 (of which a sixth is held out), ``optimizer`` AdamW (or SGD, or SplitSGD), ``lr`` 5e-3,
+    ``weight_decay`` 0.01 (of AdamW), ``bf16`` false, ``batch`` 512. With ``bf16`` weights and passes are in bf16, as
+    SplitSGD expects, whose updates are exact in fp32 (Kalamkar et al., 2020).
     """
 
     default_batch = 512
@@ -37,7 +39,8 @@ class Clicks(Workload):
         self.num_train = self.visits - self.num_eval
 
     def build_model(self):
-        return Dlrm(self.params.get("width", 16), self.params.get("bottom", 64), self.params.get("top", 64))
+        model = Dlrm(self.params.get("width", 16), self.params.get("bottom", 64), self.params.get("top", 64))
+        return model.bfloat16() if self.params.get("bf16") else model
 
     def train_batch(self, indices):
         """Numbers [n, 8], categories [n, 6] and clicks (0 or 1) [n]."""
@@ -61,12 +64,14 @@ class Clicks(Workload):
         return {"auc": auc, "baseline_auc": baseline, "auc_gain": auc - baseline}
 
     def optimizer(self, model):
-        return torch.optim.AdamW(
-            model.parameters(), lr=self.params.get("lr", 5e-3), weight_decay=self.params.get("weight_decay", 0.01)
-        )
+        lr, name = self.params.get("lr", 5e-3), self.params.get("optimizer", "AdamW")
+        if name == "AdamW":
+            return torch.optim.AdamW(model.parameters(), lr, weight_decay=self.params.get("weight_decay", 0.01))
+        return {"SGD": torch.optim.SGD, "SplitSGD": SplitSGD}[name](model.parameters(), lr)
 
     def scheduler(self, optimizer, steps):
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, self.params.get("lr", 5e-3), max(steps, 2))
+        has_momentum, lr = "betas" in optimizer.defaults, self.params.get("lr", 5e-3)
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, max(steps, 2), cycle_momentum=has_momentum)
 
     def blocks(self, model):
         """The tables, which FSDP shards one by one where ranks do not divide them."""
@@ -89,10 +94,13 @@ class Dlrm(nn.Module):
         self.top = nn.Sequential(nn.Linear(num * width + num * (num - 1) // 2, top), nn.ReLU(), nn.Linear(top, 1))
 
     def forward(self, numbers, categories):
-        vectors = [self.bottom(numbers), *(table(categories[:, i]) for i, table in enumerate(self.tables))]
+        vectors = [
+            self.bottom(numbers.to(self.bottom[0].weight.dtype)),
+            *(table(categories[:, i]) for i, table in enumerate(self.tables)),
+        ]
         stacked = torch.stack(vectors, 1)
         dots = (stacked @ stacked.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
-        return self.top(torch.cat([stacked.flatten(1), dots], 1)).squeeze(1)
+        return self.top(torch.cat([stacked.flatten(1), dots], 1)).squeeze(1).float()
 
 
 @cache

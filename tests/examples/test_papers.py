@@ -87,6 +87,17 @@ def test_the_area_under_the_curve_is_that_of_scikit_learn() -> None:
     assert area == pytest.approx(roc_auc_score(clicks, logits))
 
 
+def test_halves_of_weights_train_the_curve_of_sgd_in_fp32_also_in_shards(ranks: Ranks) -> None:
+    params = {**TINY["dlrm.py:Clicks"], "width": 64, "batch": 64, "lr": 0.1}
+    split = {"params": {**params, "optimizer": "SplitSGD", "bf16": True}, "metric": "loss", "code_dir": str(FOLDER)}
+    plain = {**split, "params": {**params, "optimizer": "SGD"}}
+    expected = ranks.curve(Plan(64), workload="dlrm.py:Clicks", **plain)
+    for plan in (Plan(64), Plan(32, dp_shard=2)):
+        curve = ranks.curve(plan, workload="dlrm.py:Clicks", **split)
+        losses, of_fp32 = ([values["loss"] for _, values in each] for each in (curve, expected))
+        assert losses == pytest.approx(of_fp32, rel=1e-2)
+
+
 def test_a_bicubic_enlargement_gains_nothing_over_itself() -> None:
     workload = workload_of("swinir.py:SwinIr", patch=24)
     small, bicubic, true, image = workload.eval_batch(torch.arange(workload.num_eval))

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workloads.protocol import Divided, Workload
+from scamp import Divided, SplitSGD, Workload
 
 SIZES = (300, 40, 7)
 
@@ -25,10 +25,11 @@ class Ranking(nn.Module):
         self.mixed = nn.Linear(2 * width, width)
 
     def forward(self, numbers, categories, text):
-        vectors = [self.bottom(numbers), *(table(categories[:, i]) for i, table in enumerate(self.tables))]
+        vectors = [self.bottom(numbers), *(table(categories[:, i]).float() for i, table in enumerate(self.tables))]
         starts = torch.arange(0, text.numel(), text.shape[1])
-        tags = self.tags(text.flatten(), starts, per_sample_weights=self.weights[text.flatten()])
-        return self.top(torch.cat([*vectors, self.mixed(self.words(text)), tags], 1))
+        weights = self.weights[text.flatten()].to(self.tags.weight.dtype)
+        tags = self.tags(text.flatten(), starts, per_sample_weights=weights).float()
+        return self.top(torch.cat([*vectors, self.mixed(self.words(text).float()), tags], 1))
 
 
 class Clicks(Workload):
@@ -43,9 +44,13 @@ class Clicks(Workload):
         self.clicks = (self.numbers.sum(1) + self.categories[:, 2] > 3).float()
 
     def build_model(self):
-        return Ranking(
+        model = Ranking(
             *(self.params.get(name, value) for name, value in (("width", 16), ("rows", 200), ("sparse", False)))
         )
+        if self.params.get("optimizer") == "SplitSGD":
+            for tables in (model.tables, model.words, model.tags):
+                tables.bfloat16()
+        return model
 
     def train_batch(self, indices):
         return tuple(column[indices] for column in (self.numbers, self.categories, self.text, self.clicks))
@@ -69,4 +74,5 @@ class Clicks(Workload):
             return torch.optim.AdamW(model.parameters(), lr)
         tables = [*model.tables.parameters(), model.words.weight, model.tags.weight]
         others = [each for each in model.parameters() if not any(each is table for table in tables)]
-        return [getattr(torch.optim, self.params["optimizer"])(tables, lr), torch.optim.AdamW(others, lr)]
+        kind = SplitSGD if self.params["optimizer"] == "SplitSGD" else getattr(torch.optim, self.params["optimizer"])
+        return [kind(tables, lr), torch.optim.AdamW(others, lr)]

@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import ASGD, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop, SparseAdam
 
-_EACH_NUMBER = (SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad, Adadelta, RMSprop, ASGD, SparseAdam)
-"""Optimizers of torch whose update of a number depends on its own gradients and states alone."""
+from scamp.workload.split_sgd import SplitSGD
+
+_EACH_NUMBER = (SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad, Adadelta, RMSprop, ASGD, SparseAdam, SplitSGD)
+"""Optimizers whose update of a number depends on its own gradients and states alone."""
 
 
 def step_on_local_parts(optimizer: Optimizer) -> Optimizer:

@@ -22,6 +22,7 @@ from torch.optim import Adafactor, Optimizer, Rprop
 
 from estimators.constraints import UNCONSTRAINED
 from estimators.model import Layout
+from scamp.workload.split_sgd import SplitSGD
 from workloads.options import TrainingOptions
 from workloads.parallel.apply import spread_optimizer
 from workloads.parallel.constraints import with_reduction
@@ -208,6 +209,11 @@ def make_optimizer(
     def spread(optimizer: Optimizer, turns: int = steps) -> Optimizer:
         _expect_parameters_of(model, optimizer)
         _expect_no_sparse_momentum(model, optimizer)
+        if options.reduce == "adasum" and isinstance(optimizer, SplitSGD):
+            raise WorkloadError(
+                "SplitSGD keeps the lower halves of the weights, and Adasum's replicas combine the upper ones alone: "
+                "use reduce: mean, or torch.optim.SGD with weights in fp32"
+            )
         note(model, layout, **_traits_of(optimizer))
         schedules = Schedules(workload, optimizer, turns)
         updates.schedules.append(schedules)

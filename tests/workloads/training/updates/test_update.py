@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from estimators.model import Layout
+from scamp import SplitSGD
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError
 from workloads.training.updates.update import expect_reduction, make_optimizer
@@ -53,6 +54,16 @@ def test_optimizers_that_need_whole_parameters_are_refused_where_ranks_have_part
     for layout in (Layout(dp_shard=2), Layout(tp=2)):
         with pytest.raises(WorkloadError, match=f"{kind.__name__} updates whole parameters, .* ZeRO-1"):
             make_optimizer(workload, workload.build_model(), layout, None, 1)
+
+
+def test_adasum_does_not_combine_halves_of_weights() -> None:
+    class Halves(Words):
+        def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            return SplitSGD(model.parameters())
+
+    workload = Halves({"sparse": False, "reduce": "adasum"})
+    with pytest.raises(WorkloadError, match=r"combine the upper ones alone: use reduce: mean, or torch\.optim\.SGD"):
+        make_optimizer(workload, workload.build_model(), Layout(dp_replicate=2, adasum=True), None, 1)
 
 
 def test_plans_combine_updates_as_the_candidate_asks() -> None:
