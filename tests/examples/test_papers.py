@@ -88,8 +88,12 @@ def test_the_area_under_the_curve_is_that_of_scikit_learn() -> None:
 
 
 def test_halves_of_weights_train_the_curve_of_sgd_in_fp32_also_in_shards(ranks: Ranks) -> None:
-    params = {**TINY["dlrm.py:Clicks"], "width": 64, "batch": 64, "lr": 0.1}
-    split = {"params": {**params, "optimizer": "SplitSGD", "bf16": True}, "metric": "loss", "code_dir": str(FOLDER)}
+    params: dict[str, Any] = {**TINY["dlrm.py:Clicks"], "width": 64, "batch": 64, "lr": 0.1}
+    split: dict[str, Any] = {
+        "params": {**params, "optimizer": "SplitSGD", "bf16": True},
+        "metric": "loss",
+        "code_dir": str(FOLDER),
+    }
     plain = {**split, "params": {**params, "optimizer": "SGD"}}
     expected = ranks.curve(Plan(64), workload="dlrm.py:Clicks", **plain)
     for plan in (Plan(64), Plan(32, dp_shard=2)):
