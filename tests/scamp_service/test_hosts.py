@@ -35,6 +35,7 @@ TOKEN, RAY_HEAD, RAY_NODE, SERVICE = range(2, 6)  # steps of the page
 SMALL_HEAD = " --num-cpus=1 --include-dashboard=false --object-store-memory=100000000"
 SMALL_NODE = " --num-cpus=2 --object-store-memory=100000000 --resources='{\"virtual_device\": 2}'"
 OPTIONS = {"SCAMP_DEVICE_MIB": "21", "SCAMP_MAX_GANGS_PER_DEVICE": "1", "SCAMP_LEASE_SECONDS": "3"}
+STARTED = "Ray runtime started"
 EVERY, STEPS = 5, 40
 
 
@@ -63,16 +64,21 @@ class Network:
         for node in nodes:
             shutil.copytree(head.outside / ".ray", node.outside / ".ray")  # as the page says
         self.take(RAY_HEAD, head, SMALL_HEAD)
-        until(lambda: "Ray runtime started" in self.output(head, RAY_HEAD), "Ray's head")
+        until(lambda: STARTED in self.output(head, RAY_HEAD), "Ray's head")
 
     def take(self, step: int, host: Host, options: str = "", **variables: str) -> subprocess.Popen[bytes]:
         """Run the commands of one step of the page on a host; ``options`` follow the last command."""
         return self._run(host, step, commands(step, host, self.head) + options, **variables)
 
     def join(self, host: Host) -> None:
-        """Start Ray on a node."""
-        self._ray[host.name] = self.take(RAY_NODE, host, SMALL_NODE)
-        self.nodes.append(host)
+        """Start Ray on a node; again if Ray gives up its start, as it does on a busy machine."""
+        process = self.take(RAY_NODE, host, SMALL_NODE)
+        until(lambda: STARTED in self.output(host, RAY_NODE) or process.poll() is not None, f"Ray on {host.name}")
+        if process.poll() is None:
+            self._ray[host.name] = process
+            self.nodes.append(host)
+        else:
+            self.join(host)
 
     def leave(self, host: Host) -> None:
         """Stop Ray on a node, as the page says."""
