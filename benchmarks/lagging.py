@@ -1,8 +1,8 @@
 """Lists pages of results, with how many files of the code that they measure have changed since.
 
-Parts of a page were measured at the commits that it names, or on the days; the one with most changes counts. Its code
-is what the command in its ``Measured by`` imports, in this repository. No test asks for pages without changes: nearly
-every commit would fail it.
+Parts of a page were measured at the commits that it names, or before the days; the one with most changes counts. The
+code is what the command in its ``Measured by`` imports, in this repository. No test asks for pages without changes:
+nearly every commit would fail it.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ def main() -> None:
         if command := _COMMAND.search(text := page.read_text()):
             files = imported(command[1])
             days = _DAY.findall(text)
-            first = [f"--until={min(days)} 23:59"] if days else ["--", str(page)]
-            commits = [*_COMMIT.findall(text), _git("log", "-1", "--format=%h", *first)]
+            before = [f"--until={min(days)} 00:00"] if days else ["--", str(page)]
+            commits = [*_COMMIT.findall(text), _git("log", "-1", "--format=%h", *before)]
             number, commit = max((len(_changed(commit, files)), commit) for commit in commits)
             print(f"{page.relative_to(ROOT)}: {number} files have changed since {commit}")
 
 
 def imported(module: str) -> set[Path]:
     """The files of this repository that a module imports, directly or by others, with its own."""
-    found, pending = set[Path](), [module]
+    files, pending = set[Path](), [module]
     while pending:
         name = ROOT / pending.pop().replace(".", "/")
         file = next((path for path in (name.with_suffix(".py"), name / "__init__.py") if path.is_file()), None)
-        if file is None or file in found:
+        if file is None or file in files:
             continue
-        found.add(file)
+        files.add(file)
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 pending += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
                 pending += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
+    return files
 
 
 def _changed(commit: str, files: set[Path]) -> list[str]:
