@@ -90,6 +90,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     class OnePool(list[Any]):
         foreign: frozenset[str] = frozenset()
         owners: dict[str, str] = {}  # noqa: RUF012
+        leaving_devices: dict[str, str] = {}  # noqa: RUF012
 
         def follow(self, nodes: Any, given_back: Any) -> dict[str, Any]:
             return {}
@@ -101,6 +102,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
         monkeypatch.setattr(patched, "ray", ray)
     monkeypatch.setattr(module, "connect", ray.connect)
     monkeypatch.setattr(module, "nodes", list)
+    monkeypatch.setattr(module, "leaving_nodes", dict)
     monkeypatch.setattr(module, "rank_class", lambda: FakeActor(ray))
     monkeypatch.setattr(module, "ensure_sink", lambda *_: FakeActor(ray))
     monkeypatch.setattr(module, "Pools", lambda *_: OnePool([pool]))
