@@ -15,7 +15,7 @@ packages := scamp api benchmarks estimators placement scamp_service workloads
 javascript := api/static tests/api/javascript
 typescript := typescript@5.9.3
 tsc := npx --yes --fetch-retries=0 --package=$(typescript) tsc
-pytest = $(python) -m pytest --hypothesis-profile=ci -n 4 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder \
+pytest = $(python) -m pytest --hypothesis-profile=ci -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder \
 	--durations=25 --durations-min=5
 inputs := pyproject.toml constraints.txt deploy/environment.py
 # An environment is made again if its Python is gone, or if the checkout has moved since it was made
