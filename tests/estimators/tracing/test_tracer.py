@@ -247,17 +247,17 @@ def test_a_gradient_of_chosen_places_is_written_in_place(micro_batch: int) -> No
 
 
 @pytest.mark.parametrize(
-    "draw",
+    ("draw", "layout"),
     [
-        pytest.param(lambda: torch.rand([]).item(), id="torch"),
-        pytest.param(lambda: torch.empty(1).uniform_().item(), id="torch, in place"),
-        pytest.param(lambda: torch.bernoulli(torch.tensor(0.1)).item(), id="0 or 1"),
-        pytest.param(lambda: random.random(), id="Python"),
-        pytest.param(lambda: random.uniform(0, 1), id="Python, a range"),
-        pytest.param(lambda: np.random.uniform(0, 1), id="numpy"),
+        pytest.param(lambda: torch.rand([]).item(), Layout(), id="torch"),
+        pytest.param(lambda: torch.empty(1).uniform_().item(), Layout(), id="torch, in place"),
+        pytest.param(lambda: torch.bernoulli(torch.tensor(0.1)).item(), Layout(), id="0 or 1"),
+        pytest.param(lambda: random.random(), Layout(), id="Python"),
+        pytest.param(lambda: random.uniform(0, 1), Layout(), id="Python, a range"),
+        pytest.param(lambda: np.random.uniform(0, 1), Layout(), id="numpy"),
+        pytest.param(lambda: torch.rand([]).item(), Layout(dp_shard=2, recompute=True), id="torch, sharded"),
     ],
 )
-@pytest.mark.parametrize("layout", [Layout(), Layout(dp_shard=2, recompute=True)], ids=str)
 def test_a_model_that_drops_layers_is_predicted_for_a_step_that_keeps_them(
     draw: Callable[[], float], layout: Layout
 ) -> None:
