@@ -28,10 +28,10 @@ TITLE = f"Space: {NODES} nodes with {PER_NODE} GPUs, gangs of {PER_NODE} beside 
 HEADER = ("waits without s", "waits with s", "makespan without h", "with h", "moves", "studies")
 ABOUT = f"""\
 Ten studies of two small trials, with steps drawn from a logarithmic range, and one of {NUM_GANGS} gangs that need
-{PER_NODE} GPUs, of which at most {AT_ONCE} run at once. All run in virtual time by the controller of the service, with
-one gang on each GPU. "Waits" are the seconds in which as many GPUs are idle as a gang needs, and none starts, since
-they are on several nodes. "With": small trials move to idle GPUs of other nodes, and a gang then has a node to itself;
-each move counts as 20 s at least. The rule was written with seeds 0 to 3, and others judge it."""
+{PER_NODE} GPUs each; at most {AT_ONCE} gangs run at once. The controller of the service runs all of them in virtual
+time, one gang on each GPU. "Waits" are the seconds in which as many GPUs are idle as a gang needs, and none starts,
+since they are on several nodes. "With": small trials move to idle GPUs of other nodes, and a gang then has a node to
+itself; each move counts as 20 s at least. The rule was written with seeds 0 to 3, and others judge it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ def _study(trials: int, steps: int, plan: dict[str, int], **budget: Any) -> Stud
 
 
 @cache
-def _profiles() -> Path:
-    return Path(tempfile.mkdtemp(prefix="scamp-space-"))
+def _profiles() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="scamp-space-")
 
 
 def _simulated(studies: Sequence[Submitted]) -> Simulated:
-    options = ReplayOptions(_profiles(), max_gangs_per_device=1)
+    options = ReplayOptions(Path(_profiles().name), max_gangs_per_device=1)
     simulated = simulate(studies, cluster_named(f"{NODES}x{PER_NODE}xA100-80", Settings()), options)
     assert not simulated.why_unfinished, simulated.why_unfinished
     return simulated

@@ -68,7 +68,7 @@ def _update_rows(upper: Tensor, lower: Tensor, gradient: Tensor, lr: float) -> N
 
 
 def _in_chunks(first: Tensor, *others: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Parts of all tensors along their first dimension, of which those of ``first`` have ``_CHUNK`` numbers or less."""
+    """Split all tensors along their first dimension: a part of ``first`` has at most ``_CHUNK`` numbers, or one row."""
     size = max(_CHUNK * len(first) // max(first.numel(), 1), 1)
     return zip(*(torch.split(tensor, size) for tensor in (first, *others)), strict=True)
 

@@ -10,7 +10,7 @@ from statistics import median
 
 from estimators.learning import Learned
 from estimators.model import MIB
-from placement.model import Cluster, Placement, Queued, plural
+from placement.model import Placement, Queued, plural
 from placement.packing.policy import Decision
 from placement.packing.projects import StartOrder
 from placement.packing.turns import PASSES_BEFORE_RESERVATION, passed_over
@@ -19,12 +19,12 @@ from scamp_service.control.decide.rules.admission import admit_queued, counted_p
 from scamp_service.control.decide.rules.ending import ended_with
 from scamp_service.control.decide.rules.faults import must_wait
 from scamp_service.control.decide.rules.gangs import (
-    ledger_of,
     missing_devices,
     offer_choices,
     queued_of,
     seconds_left,
     sized_of,
+    usable_ledger,
 )
 from scamp_service.control.decide.rules.growth import counts_as
 from scamp_service.control.decide.rules.orders import order_for
@@ -103,8 +103,7 @@ def _placed(
     s: Snapshot, in_order: Sequence[Trial], learned: Corrections, behind: Mapping[int, int]
 ) -> Iterator[Effect]:
     """Begin the trials that join others, and those whose gangs the policy places; say why the others wait."""
-    usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
-    ledger = ledger_of(usable, s.attempts, s.packing.max_gangs_per_device, s.ready)
+    ledger = usable_ledger(s)
     joined = join_packs(s, in_order, ledger, learned)
     for trial in in_order:
         if (pack := joined.get(trial.id)) is not None:

@@ -1,9 +1,8 @@
 """Step 4, its end: makes room for the first trial of the queue.
 
-Running trials of lower priority are stopped where it needs their devices, and others move where it can start once they
-train elsewhere. They write a checkpoint, and continue from there when there is room.
-One that takes too long loses the steps since its last checkpoint. So only attempts that have recorded one are stopped,
-as few as possible.
+Running trials of lower priority are stopped if it needs their devices. Others move to free devices if it can then start
+where they were. They write a checkpoint, and continue from there when there is room. One that takes too long loses the
+steps since its last checkpoint. So only attempts that have recorded one are stopped, as few as possible.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from placement.model import Cluster
 from placement.packing.ledger import Ledger
 from placement.packing.round import soonest
 from scamp_service.control.decide.effects import MoveAttempt, withdraw
 from scamp_service.control.decide.rules.admission import in_start_order, used_up_studies
-from scamp_service.control.decide.rules.gangs import fits_now, ledger_of, queued_of, seconds_left, sized_of
+from scamp_service.control.decide.rules.gangs import fits_now, queued_of, seconds_left, sized_of, usable_ledger
 from scamp_service.control.decide.rules.restarts import WORTH_RESTARTS, restart_seconds, seconds_made_again
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import GangState
@@ -24,7 +22,7 @@ from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Attempt, Trial
 
 MOST_TRIED = 16
-"""Attempts of which some may move in one decision: each that is tried costs a round of the policy."""
+"""A decision tries to move at most so many attempts: each costs a round of the policy."""
 
 
 def make_room(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
@@ -44,13 +42,13 @@ def make_room(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:
         why = f"{of}, of priority {s.studies[first.study_id].sharing.priority}, needs its devices"
     else:
         stopped = _moved(s, learned, running, first)
-        why = f"{of} can start where it was, and it can continue elsewhere"
+        why = f"it can continue on other devices, and {of} can then start on these"
     yield from (withdraw(attempt, why) for attempt in stopped)
 
 
 def _preempted(s: Snapshot, learned: Corrections, running: Mapping[int, Trial], first: Trial) -> Sequence[Attempt]:
-    """Those that are all of a lower priority: of the lowest one first, and of these the ones that have made the fewest
-    steps since their last checkpoint."""
+    """The attempts to stop if all have a lower priority: those of the lowest first, and of these the ones that have
+    made the fewest steps since their last checkpoint."""
     priority = s.studies[first.study_id].sharing.priority
     lower = [
         attempt
@@ -63,13 +61,13 @@ def _preempted(s: Snapshot, learned: Corrections, running: Mapping[int, Trial], 
 
 
 def _moved(s: Snapshot, learned: Corrections, running: Mapping[int, Trial], first: Trial) -> Sequence[Attempt]:
-    """Those that can continue at once on other devices, when the first trial starts where they were.
+    """The attempts to move: they continue at once on other devices, and the first trial starts where they were.
 
-    Such a trial waits beside free devices that are on too many nodes, or have too little memory each. None moves to
-    devices that more gangs share, and none of higher priority. It must be worth the seconds of the restarts, counted
-    on each device, and no attempt is stopped that has hardly begun.
+    It waits beside free devices that are on too many nodes, or have too little memory each. No attempt moves to
+    devices that more gangs share, and none of higher priority moves. The wait must be worth the seconds of the
+    restarts, counted on each device, and an attempt that has hardly begun stays.
     """
-    ledger, demand = _ledger(s), sized_of(first).demand
+    ledger, demand = usable_ledger(s), sized_of(first).demand
     start_in, _ = soonest(ledger, demand.num_ranks, demand.mib_per_rank, seconds_left(s))
     worth = start_in * demand.num_ranks / WORTH_RESTARTS
     used_up, priority = used_up_studies(s), s.studies[first.study_id].sharing.priority
@@ -92,7 +90,7 @@ def _moved(s: Snapshot, learned: Corrections, running: Mapping[int, Trial], firs
     on_nodes = Counter(ledger.device(device).node for device in ledger.with_room(demand.mib_per_rank))
 
     def order(attempt: Attempt) -> tuple[int, int, float, int]:
-        """Nodes and devices come first that need the fewest to end."""
+        """Sorts attempts: first those on the nodes with most room, and on the devices with the fewest gangs."""
         here = [device for device in attempt.devices if ledger.has(device)]
         room = max((on_nodes[ledger.device(device).node] for device in here), default=0)
         num_gangs = max((len(ledger.gangs_on(device)) for device in here), default=0)
@@ -148,13 +146,13 @@ def _cost(s: Snapshot, trial: Trial, attempt: Attempt) -> tuple[int, int, int]:
 
 
 def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, may_end: Sequence[Attempt]) -> Sequence[Attempt]:
-    """The attempts that may end which keep the trial from starting; none if it starts now, or not even after all.
+    """The attempts that may end which keep the trial from starting; none if it starts now, or not even then.
 
     Some policies give a trial devices without others, or a number of them, so its plan alone does not say what it
     needs.
     """
     queued, left = queued_of(s, first, learned), seconds_left(s)
-    policy, ledger = s.packing.policy, _ledger(s)
+    policy, ledger = s.packing.policy, usable_ledger(s)
     if policy([queued], ledger, left).placements:
         return ()
     for attempt in may_end:
@@ -167,9 +165,3 @@ def _in_the_way(s: Snapshot, learned: Corrections, first: Trial, may_end: Sequen
                 if not ledger.holds(attempt.key) and not set(attempt.devices).isdisjoint(devices)
             ]
     return ()
-
-
-def _ledger(s: Snapshot) -> Ledger:
-    """A ledger of the devices on which trials may start, with the open attempts."""
-    usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
-    return ledger_of(usable, s.attempts, s.packing.max_gangs_per_device)

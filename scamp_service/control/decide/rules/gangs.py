@@ -128,6 +128,12 @@ def ledger_of(
     return ledger
 
 
+def usable_ledger(s: Snapshot) -> Ledger:
+    """The devices on which trials may start, with what the open attempts reserve there."""
+    usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
+    return ledger_of(usable, s.attempts, s.packing.max_gangs_per_device, s.ready)
+
+
 def seconds_left(s: Snapshot) -> dict[str, float]:
     """Seconds until each running attempt ends, where they are predicted; those that are being stopped end at once."""
     left, trials = {}, {trial.id: trial for trial in s.in_state(TrialState.RUNNING)}

@@ -120,7 +120,7 @@ def moved(*, seconds: float = 100.0, now: float = 1000.0, **changes: Any) -> set
         cluster=TWO_NODES, packing=Packing(policy_named("pack"), 1),
     )  # fmt: skip
     moves = [effect for effect in decided if isinstance(effect, MoveAttempt)]
-    assert all("can start where it was" in move.detail for move in moves)
+    assert all("can then start on these" in move.detail for move in moves)
     return {move.attempt.trial_id for move in moves}
 
 
