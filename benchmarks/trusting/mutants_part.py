@@ -150,7 +150,7 @@ MUTANTS = (
     ),
     Case(
         "ledger: gangs are placed on closed devices",
-        f"{CONTROL}/decide/place.py",
+        f"{CONTROL}/decide/rules/gangs.py",
         "if device.id not in s.closed",
         "if True",
         ("tests/scamp_service/control/decide",),
