@@ -182,7 +182,8 @@ class Controller:
         put_off = self._executor.put_off()
         silent |= self._executor.silent()  # a rank that answers while this is read is in one of the three
         attempts = self._store.attempts.open()
-        cluster = self._executor.cluster()
+        closed, leaving = self._executor.closed(), self._executor.leaving()
+        cluster = self._executor.cluster()  # after what closes devices: those of a node that goes meanwhile are in none
         requests = self._proposing.requests()
         live_studies = self._live_studies() if live is None else live
         studies = {study.id: self._rules(study, requests.get(study.id)) for study in live_studies}
@@ -207,8 +208,8 @@ class Controller:
             attempts=attempts,
             gangs=gangs,
             silent=silent,
-            closed=silent.union(self._executor.closed()),
-            leaving=self._executor.leaving(),
+            closed=silent.union(closed),
+            leaving=leaving,
             ready=self._executor.ready(),
             cluster=cluster,
             packing=self._packing,

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.ray
 
 CODE = """
 import time
+from pathlib import Path
 from workloads.models.vit_digits import VitDigits
 
 class Slow(VitDigits):
@@ -30,21 +31,24 @@ class Slow(VitDigits):
         super().on_step(step, *rest)
         with open({steps} + self.params["name"], "a") as file:
             file.write(f"{step}\\n")
-        time.sleep(self.params["seconds"])
+        held = step > {late} and Path({holds} + self.params["name"]).exists()
+        time.sleep(2.0 if held else self.params["seconds"])
 """
 EVERY = 150
 NUM_STEPS = 2 * EVERY
+LATE = EVERY + 60
+"""The step after which a trial that is held trains slowly, so that a busy machine can interrupt it, too."""
 DRAIN = """
 import sys, time
 from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION
 
-address, name = sys.argv[1:]
-client = GcsClient(address=address)
-(node,) = (node.hex() for node in client.get_all_node_info() if node.hex().startswith(name))
+client = GcsClient(address=sys.argv[1])
+(node,) = (node.hex() for node, about in client.get_all_node_info().items() if not about.is_head_node)
 until = time.time() + 3600
 accepted, why = client.drain_node(node, DRAIN_NODE_REASON_PREEMPTION, "a notice", int(until * 1000))
 assert accepted, why
+print(node)
 """
 
 
@@ -53,12 +57,15 @@ class World:
 
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder = folder
-        (folder / "slow.py").write_text(CODE.replace("{steps}", repr(f"{folder}/steps-")))
+        code = CODE.replace("{steps}", repr(f"{folder}/steps-")).replace("{holds}", repr(f"{folder}/hold-"))
+        (folder / "slow.py").write_text(code.replace("{late}", str(LATE)))
         options = {"SCAMP_VIRTUAL_DEVICES": "1", "SCAMP_MAX_GANGS_PER_DEVICE": "1", "SCAMP_KEEP_SECONDS": "30"}
         self.served = Served(folder / "data", **options, **variables)
         self.store = self.served.store()
 
-    def submit(self, name: str, *, seconds: float = 0.05, **fields: Any) -> int:
+    def submit(self, name: str, *, seconds: float = 0.05, held: bool = True, **fields: Any) -> int:
+        if held:
+            (self.folder / f"hold-{name}").touch()
         spec = {
             "name": name,
             "workload": "slow.py:Slow",
@@ -78,11 +85,12 @@ class World:
         file = self.folder / f"steps-{name}"
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
-    def drain(self, node: str) -> None:
-        """Let Ray drain the node with this name, as a notice of its cloud would."""
+    def drain(self) -> str:
+        """Let Ray drain the node that is not its head, as a notice of its cloud would; the node's id."""
         data = self.served.data_dir
         ray = {**os.environ, **loopback(data / "ray-token"), "RAY_AUTH_MODE": "token"}
-        subprocess.run([sys.executable, "-c", DRAIN, (data / "ray-address").read_text(), node], env=ray, check=True)
+        command = [sys.executable, "-c", DRAIN, (data / "ray-address").read_text()]
+        return subprocess.run(command, env=ray, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
     def devices(self) -> list[str]:
         """The devices that the cluster page shows."""
@@ -93,6 +101,7 @@ class World:
 
     def expect_whole(self, study: int, name: str) -> None:
         """Each step counts once. One is made again after each interruption: that with which a resume is compared."""
+        (self.folder / f"hold-{name}").unlink()
         until(lambda: self.store.trials.page(study)[0].state is TrialState.COMPLETED, f"the end of {name}")
         (trial,) = self.store.trials.page(study)
         made = Counter(self.steps(name))
@@ -126,11 +135,12 @@ def test_a_paused_trial_continues_at_the_step_at_which_it_was_paused(world: Worl
 
 
 def test_a_trial_that_makes_room_for_a_study_of_higher_priority_continues_at_its_step(world: World) -> None:
-    high = world.submit("high", seconds=0.0, priority=5, paused=True)
+    high = world.submit("high", seconds=0.0, held=False, priority=5, paused=True)
     until(lambda: [trial.state for trial in world.store.trials.page(high)] == [TrialState.QUEUED], "its plan")
-    low = world.submit("low", seconds=0.1)
+    low = world.submit("low")
     until(lambda: len(world.steps("low")) > EVERY + 30, "a first checkpoint, and some steps more")
     world.served.client.resume(high)
+    until(lambda: world.attempts(low)[-1].ended_at, "the end of its attempt")
     world.expect_whole(low, "low")
     preempted, _ = world.attempts(low)
     assert preempted.outcome is Outcome.STOPPED and "needs its devices" in preempted.detail
@@ -150,14 +160,14 @@ def test_a_trial_whose_node_is_drained_continues_on_another_at_its_step(tmp_path
     world = World(tmp_path, SCAMP_VIRTUAL_NODES="2")
     try:
         until(lambda: len(world.devices()) == 2, "a device on each node")
-        study = world.submit("moved")
-        until(lambda: len(world.steps("moved")) > 30, "some steps")
-        (begun,) = world.attempts(study)
-        (device,) = begun.devices
-        world.drain(device.partition("/")[0])
-        until(lambda: len(world.attempts(study)) == 2, "the next attempt")
-        world.expect_whole(study, "moved")
-        drained, last = world.attempts(study)
+        studies = {world.submit(name): name for name in ("first", "second")}
+        until(lambda: all(len(world.steps(name)) > 30 for name in studies.values()), "some steps of a trial on each")
+        node = world.drain()
+        stays, study = sorted(studies, key=lambda study: node[:8] in world.attempts(study)[-1].devices[0])
+        until(lambda: world.attempts(study)[-1].ended_at, "the end of the attempt on the node that leaves")
+        world.served.client.stop(stays)
+        world.expect_whole(study, studies[study])
+        drained, last = world.attempts(study)[-2:]
         assert drained.outcome is Outcome.STOPPED and drained.detail.startswith("its node is leaving: Ray drains node ")
         assert last.outcome is Outcome.DONE and last.devices != drained.devices
         (trial,) = world.store.trials.page(study)

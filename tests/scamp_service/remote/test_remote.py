@@ -25,10 +25,10 @@ from pathlib import Path
 from workloads.models.vit_digits import VitDigits
 
 class Slow(VitDigits):
-    def train_batch(self, indices):
-        if not Path(self.params["gate"]).exists():
-            time.sleep(0.4)
-        return super().train_batch(indices)
+    def on_step(self, step, *rest):
+        super().on_step(step, *rest)
+        if step > 8 and not Path(self.params["gate"]).exists():
+            time.sleep(2.0)
 """
 STEPS, EVERY = 60, 5
 GATE = "gate"
@@ -62,7 +62,7 @@ def manifests(storage: ObjectStorage) -> list[str]:
 
 def lose_rank_and_cache(service: Served) -> None:
     """Kill the rank that trains, and remove all checkpoints of its host."""
-    (pid,) = filter(trains, service.pids("ray::Rank"))
+    (pid,) = until(lambda: [pid for pid in service.pids("ray::Rank") if trains(pid)], "a rank that trains")
     os.kill(pid, signal.SIGSTOP)
     for folder in (service.data_dir / "checkpoints").glob("[0-9]*"):
         shutil.rmtree(folder)
