@@ -29,7 +29,7 @@ no_python = ScaMP needs Python 3.11, 3.12 or 3.13, which $(or $(PYTHON),the PATH
 environment = @python=$$($(find_python)); \
 	if [ -z "$$python" ]; then echo "$(strip $(no_python))" >&2; exit 1; fi; "$$python" deploy/environment.py
 
-.PHONY: help setup run test test-all check static lint types floors pytest rest soak bench lock clean
+.PHONY: help setup run test test-all ci check static lint types floors pytest rest third soak bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -42,7 +42,9 @@ run: .venv/.ready ## set up, start ScaMP, run the demo study, serve the dashboar
 
 test: check ## set up with the development tools, then run all checks, and a test of everything
 
-test-all: test rest ## run test, then all other tests: what CI runs
+test-all: test rest ## run test, then all other tests
+
+ci: test third ## run test, then today's third of all other tests: what CI runs
 
 check: .venv/.ready-dev ## run static and pytest side by side
 	@$(MAKE) --no-print-directory -j 2 static pytest
@@ -71,6 +73,10 @@ pytest: .venv/.ready-dev ## run the tests that are quick, and a sample of the ot
 
 rest: .venv/.ready-dev ## run the tests that pytest leaves out
 	MAKEFLAGS= $(pytest) -m "not quick and not soak"
+
+third: ## run a third of these: today's, or TESTS_PART=2/3
+	@part=$${TESTS_PART:-$$(expr $$(date +%s) / 86400 % 3 + 1)/3}; echo "TESTS_PART=$$part"; \
+	TESTS_PART=$$part $(MAKE) --no-print-directory rest
 
 soak: .venv/.ready-dev ## run the tests that take long: many seeds, many kills, every combination
 	$(python) -m pytest --hypothesis-profile=ci -m soak -n 2 --dist loadfile --durations=25 --durations-min=5

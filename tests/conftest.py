@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -52,6 +53,15 @@ def mark_quick(items: list[pytest.Item]) -> None:
         item.add_marker("quick")
 
 
+def in_part(items: list[pytest.Item], part: str) -> list[pytest.Item]:
+    """The tests of a part such as ``2/3``: every third test of each file. Together the three parts are all tests."""
+    index, num_parts = map(int, part.split("/"))
+    counts: dict[str, Iterator[int]] = {}
+    for file in {item.nodeid.partition("::")[0] for item in items}:
+        counts[file] = itertools.count(zlib.crc32(file.encode()))  # many files have only one test that takes long
+    return [item for item in items if next(counts[item.nodeid.partition("::")[0]]) % num_parts == index - 1]
+
+
 def longest_first(items: list[pytest.Item]) -> None:
     """Sort by file: those that take long begin first, so that at the end no process has one to itself.
 
@@ -78,8 +88,13 @@ def pytest_sessionstart() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before some are deselected by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_quick(items)
+    if part := os.environ.get("TESTS_PART"):
+        longer = [item for item in items if not any(map(item.get_closest_marker, ("quick", "soak")))]
+        left_out = set(longer) - set(in_part(longer, part))
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     if "PYTEST_XDIST_WORKER" in os.environ:  # otherwise the order of the command line
         longest_first(items)
     missing = {

@@ -13,7 +13,9 @@ import pytest
 from tests.conftest import ROOT
 from tests.waiting import PATIENCE_SECONDS, until
 
-ALONE = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no part of this run
+ALONE = {
+    name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TESTS_"))
+}  # no part of this run
 HANGS = """
 import os, subprocess, tempfile, time
 from pathlib import Path
@@ -77,6 +79,19 @@ def test_make_test_runs_what_is_quick_and_the_first_case_of_each_sample(tmp_path
     (tmp_path / "test_it.py").write_text(MARKED)
     assert collected(tmp_path, "quick and not soak") == ["test_plain", "test_cases[a]"]
     assert collected(tmp_path, "not quick and not soak") == ["test_ray", "test_cases[b]", "test_full"]
+
+
+@pytest.mark.full
+def test_the_parts_of_what_takes_long_are_all_of_it_and_each_has_some_of_every_file(tmp_path: Path) -> None:
+    for name in "ab":
+        cases = f"@pytest.mark.parametrize('case', range(6))\ndef test_{name}(case): ..."
+        (tmp_path / f"test_{name}.py").write_text(f"{MARKED}\n@pytest.mark.full\n{cases}\n")
+    everything = collected(tmp_path, "not soak")
+    parts = [collected(tmp_path, "not soak", TESTS_PART=f"{part}/3") for part in (1, 2, 3)]
+    assert set().union(*map(set, parts)) == set(everything)
+    for part in parts:
+        assert [test.count("_a[") + test.count("_b[") for test in part].count(1) == 4
+        assert part.count("test_plain") == 2 and part.count("test_cases[a]") == 2, "what is quick is in every part"
 
 
 def test_in_processes_files_that_take_long_begin_first_and_those_with_ray_take_turns_with_others(

@@ -59,6 +59,8 @@ def test_help_lists_every_target_and_is_what_make_alone_does() -> None:
         ("pytest", ["setup --dev", "-m pytest", '-m "quick and']),
         ("rest", ["setup --dev", "-m pytest", '-m "not quick and']),
         ("test-all", ["setup --dev", '-m "quick and', '-m "not quick and']),
+        ("ci", ["setup --dev", '-m "quick and', '-m "not quick and']),
+        ("third", ["TESTS_PART=", "setup --dev", '-m "not quick and']),
         ("lock", ["deploy/environment.py lock"]),
         ("bench", ["setup", "--quick"]),
     ],
