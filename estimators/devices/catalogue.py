@@ -150,6 +150,22 @@ KINDS = (
         320,
         _pcie(12, 3),
     ),
+    # NVIDIA A10 datasheet; its memory is that of the A10G, of which nvidia-smi shows as many MiB
+    _kind(
+        "A10",
+        _total(21.99, "in out-of-memory messages from A10G (mistralai/mistral-finetune #69)"),
+        {"fp32": 31.2, "tf32": 62.5, "half": 125},
+        600,
+        _pcie(24, 4),
+    ),
+    # NVIDIA A10G datasheet
+    _kind(
+        "A10G",
+        _total(21.99, "in an out-of-memory message (mistralai/mistral-finetune #69)"),
+        {"fp32": 35, "tf32": 35, "half": 70},
+        600,
+        _pcie(24, 4),
+    ),
     # NVIDIA L4 datasheet, half of the figures with sparsity
     _kind(
         "L4",
@@ -196,6 +212,31 @@ KINDS = (
         4800,
         _nvlink(18, 20.6, _DGX_H100),
         workspace_mib=32,
+    ),
+    # NVIDIA Blackwell datasheet, a GPU of HGX B200, half of the figures with sparsity
+    _kind(
+        "B200",
+        _total(178.35, "in an out-of-memory message (unslothai/unsloth #3411)"),
+        {"fp32": 75, "tf32": 1100, "half": 2250},
+        7700,
+        _nvlink(18, 40.1, _network(8, 400, "a DGX B200")),
+        workspace_mib=32,
+    ),
+    # NVIDIA Turing GPU architecture whitepaper, reference clocks, FP16 with FP32 accumulate
+    _kind(
+        "RTX2080Ti",
+        _total(10.76, "in an out-of-memory message (JDAI-CV/image-captioning #11)"),
+        {"fp32": 13.4, "half": 53.8},
+        616,
+        _pcie(12, 3),
+    ),
+    # NVIDIA Ampere GA102 GPU architecture whitepaper, FP16 with FP32 accumulate
+    _kind(
+        "RTX3090",
+        _total(23.70, "in an out-of-memory message (GaoLii/DSP #10)"),
+        {"fp32": 35.6, "tf32": 35.6, "half": 71},
+        936,
+        _pcie(24, 4),
     ),
     # NVIDIA Ada GPU architecture whitepaper, FP16 with FP32 accumulate
     _kind(

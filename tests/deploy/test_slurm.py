@@ -110,6 +110,19 @@ def test_a_study_goes_on_through_a_requeue_of_its_job_and_in_another_job_and_los
     assert (tmp_path / "job.out").read_text().count("wall time is near") == 1
 
 
+@pytest.mark.ray  # it takes long
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_a_job_whose_ray_does_not_start_says_why_and_fails(tmp_path: Path) -> None:
+    (ray := tmp_path / "ray").write_text("#!/bin/sh\necho 'no Ray today'\nexit 1\n")
+    ray.chmod(0o755)
+    with slurm_on() as slurm:
+        words = [str(tmp_path / "study.yaml"), "--open"]
+        job = submit(slurm, tmp_path, words=words, SCAMP_COMMAND=str(ROOT / "deploy/scamp"), SCAMP_RAY=str(ray))
+        until(lambda: slurm.state(job) == "FAILED", "the job's end")
+    said = (tmp_path / "job.out").read_text()
+    assert said.startswith("Ray has 0 of 1 nodes:\n") and said.endswith("no Ray today\n")
+
+
 @pytest.mark.ray
 @pytest.mark.hosts
 @pytest.mark.skipif(bool(WHY_NOT or why_no_hosts()), reason=WHY_NOT or why_no_hosts())

@@ -28,12 +28,17 @@ PRODUCTS = {
     "V100-16": r"V100-(SXM2|PCIE|DGXS)-16GB",
     "V100-32": r"V100-(SXM2|SXM3|PCIE|DGXS)-32GB",
     "T4": r"T4",
+    "A10": r"A10",
+    "A10G": r"A10G",
     "L4": r"L4",
     "L40S": r"L40S",
     "A100-40": r"A100-(SXM4|PCIE)-40GB",
     "A100-80": r"A100-SXM4?-80GB|A100 80GB PCIE",
     "H100": r"H100 80GB HBM3",
     "H200": r"H200",
+    "B200": r"B200",
+    "RTX2080Ti": r"RTX 2080 TI",
+    "RTX3090": r"RTX 3090",
     "RTX4090": r"RTX 4090",
 }
 """Product names in NVML, by the kind of ``estimators.devices.catalogue`` that has the same chip and memory size."""
