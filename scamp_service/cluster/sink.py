@@ -274,14 +274,19 @@ def ensure_sink(url: str, identity: str, node_id: str, namespace: str) -> Any:
     remote: Any = ray.remote  # its types do not know concurrency groups
     return (
         remote(concurrency_groups={WATCH: 1})(SinkActor)
-        .options(
-            name=NAME,
-            namespace=namespace,
-            lifetime="detached",
-            get_if_exists=True,
-            num_cpus=0,
-            max_restarts=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
-        )
+        .options(**one_on_node(node_id, NAME, namespace))
         .remote(url, identity)
     )
+
+
+def one_on_node(node_id: str, name: str, namespace: str) -> dict[str, Any]:
+    """Ray's options of the one actor with this name, which is made on the node unless it runs."""
+    return {
+        "name": name,
+        "namespace": namespace,
+        "lifetime": "detached",
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "max_restarts": 0,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+    }

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from scamp_service.cluster.sink import LeaseWatch, SinkClient
+from scamp_service.cluster.sink import LeaseWatch, SinkClient, one_on_node
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.model import Lease
 from scamp_service.remote.process import serve_mirror
@@ -20,25 +19,38 @@ from workloads.training.checkpoints.outbox import PUSH, named, open_outbox
 
 log = logging.getLogger("scamp.mirror")
 
-KEEP_SECONDS = 20.0
+KEEP_SECONDS = 10.0
+UNWANTED_SECONDS = 3 * KEEP_SECONDS
+"""A mirror ends when for so long no rank has said that it wants it."""
 
 
 class HostMirror:
-    """The actor. Its process ends once nobody leads any more and nothing waits to be stored.
+    """The actor. Its process ends once nobody leads, or no rank wants it, and nothing waits to be stored.
+
+    So it does not keep a node that Ray drains.
 
     Credentials are those of the environment of ``ray start``.
     """
 
-    def __init__(self, url: str, root: Path, namespace: str, lease_seconds: float) -> None:
-        self._root, self._namespace, self._lease_seconds = root, namespace, lease_seconds
+    def __init__(self, url: str, root: Path, namespace: str, lease_seconds: float, unwanted_seconds: float) -> None:
+        self._root, self._namespace = root, namespace
+        self._lease_seconds, self._unwanted_seconds = lease_seconds, unwanted_seconds
+        self._wanted = time.monotonic()
         stop = threading.Event()
         threading.Thread(target=serve_mirror, args=(url, root, stop), kwargs={"is_swept": True}, daemon=True).start()
         threading.Thread(target=self._watch_lease, daemon=True).start()
 
+    def want(self) -> None:
+        """Go on: a rank lives on this host."""
+        self._wanted = time.monotonic()
+
     def _watch_lease(self) -> None:
         watch = LeaseWatch(self._lease_seconds)
-        while not watch.has_lapsed(self._last_lease) or named(self._root / PUSH):
-            time.sleep(self._lease_seconds / 10)
+        while True:
+            is_unwanted = time.monotonic() - self._wanted > self._unwanted_seconds
+            if (watch.has_lapsed(self._last_lease) or is_unwanted) and not named(self._root / PUSH):
+                break
+            time.sleep(min(self._lease_seconds, self._unwanted_seconds) / 10)
         os._exit(0)
 
     def _last_lease(self) -> Lease | None:
@@ -66,23 +78,13 @@ def _keep(folders: Folders, namespace: str, lease_seconds: float, node_id: str) 
     # Without Ray, asking it for anything would start another one.
     while ray.is_initialized() and ray.get_runtime_context().get_node_id() == node_id:
         try:
-            _ensure(folders, namespace, lease_seconds, node_id)
+            _ensure(folders, namespace, lease_seconds, node_id).want.remote()
         except Exception as error:
             log.warning("the mirror of this host cannot be started now: %s", error)
         time.sleep(KEEP_SECONDS)
 
 
 def _ensure(folders: Folders, namespace: str, lease_seconds: float, node_id: str) -> Any:
-    return (
-        ray.remote(HostMirror)
-        .options(
-            name=f"mirror-{node_id}",
-            namespace=namespace,
-            lifetime="detached",
-            get_if_exists=True,
-            num_cpus=0,
-            max_restarts=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
-        )
-        .remote(folders.url, folders.checkpoints, namespace, lease_seconds)
-    )
+    options = one_on_node(node_id, f"mirror-{node_id}", namespace)
+    actor = ray.remote(HostMirror).options(**options)
+    return actor.remote(folders.url, folders.checkpoints, namespace, lease_seconds, UNWANTED_SECONDS)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 
+from scamp_service.cluster.sink import one_on_node
 from scamp_service.cluster.worker.folders import Folders
-from scamp_service.cluster.worker.host_mirror import keep_mirror
+from scamp_service.cluster.worker.host_mirror import HostMirror, keep_mirror
 from scamp_service.host import kernel
 from scamp_service.remote.copies import Copies
 from scamp_service.remote.objects import Objects
@@ -42,6 +44,15 @@ def test_a_host_of_a_cluster_stores_its_checkpoints(storage: ObjectStorage, tmp_
     mirrors = [pid for pid in Path("/proc").glob("[0-9]*") if _is_mirror(pid)]
     assert mirrors and SECRET not in (mirrors[0] / "environ").read_text()
     until(lambda: not mirrors[0].exists(), "its end, as nobody leads")
+
+
+@pytest.mark.ray
+def test_it_ends_when_no_rank_wants_it_although_somebody_leads(storage: ObjectStorage, tmp_path: Path) -> None:
+    options = one_on_node(ray.get_runtime_context().get_node_id(), "unwanted", NAMESPACE)
+    mirror: Any = ray.remote(HostMirror).options(**options).remote(storage.url, tmp_path, NAMESPACE, 3600.0, 3.0)
+    mirror.want.remote()
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        until(lambda: ray.get(mirror.__ray_ready__.remote()) and None, "its end")
 
 
 @pytest.mark.parametrize(("url", "is_controllers"), [("", False), ("s3://bucket/a", True)])
