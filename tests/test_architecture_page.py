@@ -177,6 +177,8 @@ def commands_in(page: str, name: str) -> list[list[str]]:
     return [shlex.split(call) for call in calls]
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("page", PAGES)
 def test_every_scamp_command_on_a_page_is_one_that_the_command_line_takes(page: str) -> None:
     import typer

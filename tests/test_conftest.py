@@ -38,6 +38,7 @@ def test_hangs(started):
 """
 
 
+@pytest.mark.full
 def test_a_run_that_is_terminated_ends_its_processes_and_removes_its_folders(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(HANGS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
@@ -94,6 +95,7 @@ def test_the_parts_of_what_takes_long_are_all_of_it_and_each_has_some_of_every_f
         assert part.count("test_plain") == 2 and part.count("test_cases[a]") == 2, "what is quick is in every part"
 
 
+@pytest.mark.full
 def test_in_processes_files_that_take_long_begin_first_and_those_with_ray_take_turns_with_others(
     tmp_path: Path,
 ) -> None:

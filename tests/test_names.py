@@ -33,6 +33,8 @@ def fillers_in(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("folder", [*FLOORS, "benchmarks", "tests"])
 def test_no_parameter_field_and_variable_has_a_filler_for_a_name(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py"))
@@ -141,6 +143,8 @@ def _modules() -> frozenset[str]:
     return frozenset({file.stem for file in files} | {part for file in files for part in file.parent.parts})
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("floor", FLOORS)
 def test_every_word_that_a_docstring_marks_as_a_name_is_one(floor: str) -> None:
     files = sorted((ROOT / floor).rglob("*.py"))

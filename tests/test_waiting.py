@@ -43,6 +43,7 @@ def _is_short(limit: ast.expr) -> bool:
             return False
 
 
+@pytest.mark.full
 def test_no_test_needs_an_idle_machine() -> None:
     lines = [
         f"{file.relative_to(ROOT)}:{line}"

@@ -41,6 +41,7 @@ def is_alive(process: subprocess.Popen[str], port: int) -> bool:
         return False
 
 
+@pytest.mark.full
 def test_the_process_answers_and_ends_when_asked(tmp_path: Path) -> None:
     port = free_port()
     process = start(tmp_path / "new", "--port", str(port))
@@ -56,6 +57,7 @@ def test_the_process_answers_and_ends_when_asked(tmp_path: Path) -> None:
     assert "Traceback" not in output and "Cancel" not in output
 
 
+@pytest.mark.full
 def test_an_unsafe_address_is_refused_at_once_in_one_line(tmp_path: Path) -> None:
     process = start(tmp_path, "--host", "0.0.0.0", "--port", str(free_port()), SCAMP_API_TOKEN="")
     output, _ = process.communicate(timeout=PATIENCE_SECONDS)
@@ -64,6 +66,7 @@ def test_an_unsafe_address_is_refused_at_once_in_one_line(tmp_path: Path) -> Non
     assert len(output.splitlines()) == 1
 
 
+@pytest.mark.full
 def test_a_port_that_is_taken_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -88,6 +91,7 @@ def test_the_second_packet_of_an_answer_does_not_wait_until_the_first_is_confirm
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+@pytest.mark.full
 def test_the_api_loads_nothing_heavy_and_importances_load_only_optuna() -> None:
     code = f"""
 import sys, api.__main__

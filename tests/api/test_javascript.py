@@ -36,6 +36,8 @@ def why_not() -> str:
     return "" if is_new else f"node is {version}, and its test runner is needed as it is since {OLDEST_NODE}"
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.removesuffix(".test.mjs"))
 def test_the_modules_of_the_dashboard(file: Path) -> None:
     if why_not():

@@ -139,6 +139,7 @@ def test_the_file_of_a_study_may_be_sent_as_one(api: InProcess) -> None:
     assert api.post("/v1/studies", files=[("spec", ("study.yaml", study))]).status_code == 201
 
 
+@pytest.mark.full
 def test_a_form_may_take_the_files_of_another_study(api: InProcess) -> None:
     first = api.post("/v1/studies", data={"spec": STUDY}, files=[("files", ("models/net.py", MODEL))]).json()["id"]
     changed = STUDY.replace("from a form", "a copy")
@@ -299,6 +300,7 @@ bodies = (
 )
 
 
+@pytest.mark.full
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=bodies)
 def test_any_body_is_a_study_or_a_client_error_that_stores_nothing(api: InProcess, body: bytes) -> None:

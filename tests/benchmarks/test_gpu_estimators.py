@@ -44,6 +44,7 @@ def test_a_search_tries_what_is_asked_for_and_halves_the_rest() -> None:
     assert max(tried for tried, ran in attempts if not ran) < 700 * MIB and len(attempts) < 12
 
 
+@pytest.mark.full
 def test_a_record_is_scored_by_the_present_estimator(capsys: pytest.CaptureFixture[str]) -> None:
     predicted = predict(SMALL, KIND)
     least = predicted.smallest_capacity_bytes

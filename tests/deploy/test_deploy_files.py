@@ -130,6 +130,7 @@ def test_every_ray_of_the_cluster_is_started_in_token_mode(stage: str) -> None:
     assert "~/.ray/auth_token" in cluster()["file_mounts"]
 
 
+@pytest.mark.full
 def test_every_command_of_the_cluster_file_is_a_shell_command_and_every_option_one_of_rays() -> None:
     config = cluster()
     help_text = subprocess.run([BIN / "ray", "start", "--help"], capture_output=True, text=True, check=True).stdout

@@ -72,6 +72,7 @@ def test_the_last_attempt_of_a_trial_counts_for_it() -> None:
     assert factor([run(1, 9.0), run(1, 2.0), run(2, 2.0), run(3, 2.0), run(2, 2.0)]) == 2.0
 
 
+@pytest.mark.full
 @given(
     st.floats(0.2, 20.0),
     st.lists(st.floats(-0.05, 0.05), min_size=20, max_size=60),

@@ -21,6 +21,8 @@ STUDY = Path(__file__).parents[2] / "examples" / "conditional.yaml"
 SPEC = parse_study(STUDY.read_text())
 
 
+@pytest.mark.sample
+@pytest.mark.full
 def test_candidates_have_the_parameters_that_their_other_parameters_ask_for_and_train() -> None:
     make = load_workload(SPEC.workload, STUDY.parent)
     trials = live(Search(SPEC), lambda t: replace(t, state=TrialState.COMPLETED, value=hash_value(t.params)), 30)
@@ -41,6 +43,7 @@ def test_candidates_have_the_parameters_that_their_other_parameters_ask_for_and_
     assert len(kinds) >= 6
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("warm_traces")
 def test_the_class_gives_the_same_space_in_python() -> None:
     code = bundle_code(STUDY, SPEC.workload)

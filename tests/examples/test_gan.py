@@ -19,6 +19,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SPEC = parse_study((EXAMPLES / "gan.yaml").read_text())
 
 
+@pytest.mark.sample
+@pytest.mark.full
 def test_it_learns_to_draw_digits_in_the_memory_that_is_predicted(tmp_path: Path) -> None:
     params = {**SPEC.fixed, "width": 64, "lr": 2e-3}
     reporter = Collected(None)

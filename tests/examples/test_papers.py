@@ -87,6 +87,7 @@ def test_the_area_under_the_curve_is_that_of_scikit_learn() -> None:
     assert area == pytest.approx(roc_auc_score(clicks, logits))
 
 
+@pytest.mark.full
 def test_halves_of_weights_train_the_curve_of_sgd_in_fp32_also_in_shards(ranks: Ranks) -> None:
     params: dict[str, Any] = {**TINY["dlrm.py:Clicks"], "width": 64, "batch": 64, "lr": 0.1}
     split: dict[str, Any] = {

@@ -226,6 +226,7 @@ def test_only_a_submission_without_an_answer_may_have_created_a_study(monkeypatc
             client.submit(SPEC)
 
 
+@pytest.mark.full
 def test_a_submission_that_takes_longer_than_the_timeout_is_waited_for_while_the_service_is_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

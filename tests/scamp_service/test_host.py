@@ -55,6 +55,7 @@ def test_as_many_files_may_be_open_as_the_hard_limit_allows(
     assert changes == ([raised] if raised else [])
 
 
+@pytest.mark.full
 def test_a_service_does_not_start_where_too_few_files_may_be_open(tmp_path: Path) -> None:
     command = f"ulimit -n 48; exec {sys.executable} -m scamp_service serve"
     done = subprocess.run(

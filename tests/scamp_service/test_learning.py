@@ -133,6 +133,7 @@ def test_without_learning_the_error_of_the_trace_stays(empty: Store, monkeypatch
     assert all(error <= -20 for error in prediction_errors_pct(exact))
 
 
+@pytest.mark.full
 def test_candidates_that_the_learned_bytes_would_not_fit_run_without_them(empty: Store) -> None:
     learning = HiddenMemory(empty, spike=60)
     trials = empty.trials.page(1)
@@ -150,6 +151,7 @@ def test_a_fault_of_gangs_raises_no_reservation_of_single_ranks(empty: Store) ->
     assert len(singles) > 8 and {attempt.prediction.extra_bytes for attempt in singles} == {0}
 
 
+@pytest.mark.full
 def test_an_accident_of_one_trial_is_forgotten_by_halves_as_others_finish(empty: Store) -> None:
     learning = HiddenMemory(empty, trials=3 * PATIENCE_TRIALS, accident=30)
     (failure,) = learning.out_of_memory()
@@ -159,6 +161,7 @@ def test_an_accident_of_one_trial_is_forgotten_by_halves_as_others_finish(empty:
     assert added == sorted(added, reverse=True) and 0 < added[-1] <= added[0] // 4
 
 
+@pytest.mark.full
 def test_what_is_needed_after_all_costs_a_failure_after_16_trials_and_again_after_32(empty: Store) -> None:
     learning = HiddenMemory(empty, trials=64, spike=30)
     failed = [index for index, attempt in enumerate(learning.attempts()) if attempt.outcome is Outcome.OUT_OF_MEMORY]

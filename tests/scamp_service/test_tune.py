@@ -53,6 +53,7 @@ def resources(warm_traces: None) -> Iterator[ScampResources]:
         yield per_trial
 
 
+@pytest.mark.full
 def test_a_trial_gets_a_bundle_for_each_rank_with_the_memory_that_its_candidate_is_predicted_to_need(
     resources: ScampResources,
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_trial_gets_a_bundle_for_each_rank_with_the_memory_that_its_candidate_
     assert len(two.bundles) == resources.plan(wide).world_size == 2 and two.bundles[0]["memory"] > bundle["memory"]
 
 
+@pytest.mark.full
 def test_tune_asks_for_the_bundles_of_each_config(resources: ScampResources) -> None:
     trainable = wrap_function(tune.with_resources(lambda config: None, resources))
     assert trainable.default_resource_request(SMALL) == resources(SMALL)
@@ -94,6 +96,7 @@ def test_a_copy_in_another_process_knows_the_plan_without_a_trace(
     copy.close()
 
 
+@pytest.mark.full
 def test_small_models_share_a_gpu_by_their_memory_and_ranks_of_a_gang_have_one_each(warm_traces: None) -> None:
     with scamp_resources("net.py:net", device="T4", count=2, per_rank={"CPU": 2}) as resources:
         assert resources(SMALL).bundles == [{"CPU": 2, "GPU": 0.25}]  # four gangs at most

@@ -13,6 +13,7 @@ from estimators.model import Plan
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
 
+@pytest.mark.full
 def test_the_example_on_the_page_learns_the_same_on_one_rank_and_on_two(ranks: Any, tmp_path: Path) -> None:
     for name, code in re.findall(r"```python\n(?=\"\"\"(\w+.py))(.*?)```", PAGE.read_text(), re.DOTALL):
         (tmp_path / name).write_text(code)

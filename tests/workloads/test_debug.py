@@ -101,6 +101,7 @@ class Reading(Coupled):
 """
 
 
+@pytest.mark.full
 def test_a_candidate_that_studies_refuse_is_trained_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_candidate_that_studies_refuse_is_trained_with_a_warning(
     assert not capsys.readouterr().err, "nobody knows in no time"
 
 
+@pytest.mark.full
 def test_a_plan_that_studies_refuse_is_trained_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

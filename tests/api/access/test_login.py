@@ -53,6 +53,7 @@ def test_a_wrong_name_or_password_says_the_same(team: InProcess, user: str, secr
     assert ("Name or password is wrong" in answer.text) is bool(user)
 
 
+@pytest.mark.full
 def test_guesses_at_one_user_wait_wherever_they_come_from(team: InProcess) -> None:
     for _ in range(MOST_FAILED):
         team.post("/login", data={"user": "anna", "token": "wrong"})

@@ -58,6 +58,7 @@ def log_in(api: InProcess, sub: str, target: str = "/cluster") -> httpx.Response
     return api.get(f"{back.path}?{back.query}")
 
 
+@pytest.mark.full
 def test_people_log_in_at_the_provider_with_the_roles_of_their_groups(api: InProcess) -> None:
     assert api.get("/v1/me").status_code == 401, "with a provider nobody comes in without a login"
     assert "/login/oidc?next=/" in api.get("/login").text
@@ -70,6 +71,7 @@ def test_people_log_in_at_the_provider_with_the_roles_of_their_groups(api: InPro
     assert [user.email for user in api.store.users.every()] == [f"{name}@example.org" for name in PEOPLE]
 
 
+@pytest.mark.full
 def test_roles_follow_the_groups_at_each_login_and_those_of_other_projects_stay(api: InProcess) -> None:
     log_in(api, "anna")
     log_in(api, "bob")

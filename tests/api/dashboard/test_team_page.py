@@ -18,6 +18,7 @@ from tests.services.serving import fill, full_spec
 SECRET = re.compile(r"scamp_[\w-]{43}")
 
 
+@pytest.mark.full
 def test_a_team_moves_in_on_the_page(browser: Browser, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     store = Store(settings.url)
@@ -65,6 +66,7 @@ def test_a_team_moves_in_on_the_page(browser: Browser, tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.full
 def test_a_study_is_described_found_and_archived(browser: Browser, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     store = Store(settings.url)

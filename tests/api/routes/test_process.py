@@ -74,6 +74,7 @@ def test_a_database_that_cannot_be_written_is_reported(api: InProcess, monkeypat
     assert api.get("/readyz").json()["database"] == "ok"
 
 
+@pytest.mark.full
 @pytest.mark.postgres
 def test_a_server_that_hangs_is_reported_and_takes_no_thread_from_other_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

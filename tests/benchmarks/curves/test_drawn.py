@@ -36,6 +36,8 @@ class Program(Workload):
 """
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("later", [0, 0.5])
 def test_a_program_is_trained_divided_unless_its_curve_depends_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float

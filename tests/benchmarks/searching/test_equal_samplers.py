@@ -10,6 +10,8 @@ from optuna.samplers import RandomSampler
 from benchmarks.searching.equal_samplers import CASES, first_difference
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("name", CASES)
 def test_candidates_equal_those_of_optuna(name: str) -> None:
     trials = min(CASES[name].trials, 12 if name == "gp" else 25)

@@ -9,6 +9,8 @@ from benchmarks.searching import population
 from benchmarks.searching.population import SEARCHES, Member, error_of
 
 
+@pytest.mark.sample
+@pytest.mark.full
 def test_members_that_do_badly_continue_as_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(population, "STEPS", 90)
     copies: list[Member] = []

@@ -30,6 +30,8 @@ def traced(depth: int, equal_blocks: bool | None = None) -> Trace:
     return trace(recipe_of(StdlibGpt({**GPT, "depth": depth})), Layout(), 8, equal_blocks)
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("depth", [1, 3, 6])
 def test_units_add_up_to_the_model(depth: int) -> None:
     model_trace = traced(depth)
@@ -43,6 +45,7 @@ def test_units_add_up_to_the_model(depth: int) -> None:
     assert moved == pytest.approx(model_trace.work.per_sample.num_bytes)
 
 
+@pytest.mark.full
 def test_a_block_costs_what_its_layers_say() -> None:
     _, block, _ = traced(3).units
     width, length = GPT["width"], GPT["context"]
@@ -53,6 +56,8 @@ def test_a_block_costs_what_its_layers_say() -> None:
     assert block.most_parts == GPT["heads"]
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("depth", [1, 3, 6])
 def test_forward_and_backward_passes_of_units_add_up_to_those_of_the_model(depth: int) -> None:
     recipe, model_trace = recipe_of(StdlibGpt({**GPT, "depth": depth})), traced(depth)
@@ -64,6 +69,7 @@ def test_forward_and_backward_passes_of_units_add_up_to_those_of_the_model(depth
         assert sum(passes, Work()).amounts == pytest.approx(work.amounts)
 
 
+@pytest.mark.full
 def test_a_backward_pass_has_two_products_of_matrices_for_each_one_of_the_forward_pass() -> None:
     _, block, head = traced(3).units
     width, length = GPT["width"], GPT["context"]
@@ -101,12 +107,14 @@ def test_few_blocks_tell_of_all() -> None:
     assert traced(7).units == traced(7, equal_blocks=False).units
 
 
+@pytest.mark.full
 def test_activations_are_those_of_the_peak() -> None:
     model_trace = traced(6)
     kept = sum(unit.activations.at(64) * unit.count for unit in model_trace.units)
     assert kept == pytest.approx(model_trace.curve.parts(64)["activations"], rel=0.05)
 
 
+@pytest.mark.full
 def test_units_survive_json() -> None:
     units = traced(6).units
     assert TypeAdapter(tuple[Unit, ...]).validate_json(json.dumps([asdict(unit) for unit in units])) == units
@@ -216,5 +224,6 @@ def test_blocks_are_seen_whatever_they_return_and_however_they_are_recomputed(ki
     assert layer.output.bytes_per_sample == 32
 
 
+@pytest.mark.full
 def test_only_the_plain_layout_has_units() -> None:
     assert trace(recipe_of(VitDigits({"depth": 2})), Layout(recompute=True), 8).units == ()

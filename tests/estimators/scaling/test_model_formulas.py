@@ -63,6 +63,7 @@ def test_a_candidate_that_was_never_traced_has_the_units_and_the_work_of_its_tra
     )
 
 
+@pytest.mark.full
 def test_a_peak_has_the_parts_of_its_trace() -> None:
     point = {"depth": 6, "width": 160, "heads": 8, SAMPLES: 2}
     traced = trace(recipe(point), Layout(), 16)

@@ -154,6 +154,7 @@ def test_what_an_evaluation_keeps_is_added_to_the_steps() -> None:
     assert keeps.structure == plain.structure, "nothing of it is left for the next trace"
 
 
+@pytest.mark.full
 def test_an_evaluation_that_looks_at_values_is_predicted_as_far_as_it_can_be_and_says_so() -> None:
     (cut,) = trace(recipe_of(Decides({})), Layout(), 16).assumptions
     assert cut.startswith(
@@ -165,6 +166,7 @@ def test_an_evaluation_that_looks_at_values_is_predicted_as_far_as_it_can_be_and
     assert not trace(recipe_of(Padded({})), Layout(), 16).assumptions
 
 
+@pytest.mark.full
 def test_an_evaluation_that_a_plan_cannot_run_is_an_error_of_the_plan() -> None:
     assert trace(recipe_of(Parts({})), Layout(), 4).evaluation is not None
     with pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and DTensor"):

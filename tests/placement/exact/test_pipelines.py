@@ -173,6 +173,7 @@ def test_what_is_left_out_would_not_have_been_listed(question: Question, many_ra
         assert question.ask() == simulating_everything(question)
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=30)
 @given(QUESTIONS)
 def test_on_many_ranks_the_best_of_all_and_of_those_that_ranks_can_train_are_listed(question: Question) -> None:
@@ -196,6 +197,7 @@ def _all_numbers(candidate: Any, num_ranks: int) -> list[int]:
 _NUMBERS: Callable[[Any, int], list[int]] = pipelines._numbers
 
 
+@pytest.mark.full
 def test_few_pipelines_of_many_ranks_are_simulated() -> None:
     question = Question([(3, 1, 1 / 3)] * 34, 16, 32, 2**30)
     counted = []

@@ -46,6 +46,7 @@ def by_trying(costs: Costs, start: int, end: int, need_bytes: float) -> float:
     return min((seconds for saved, seconds in pairs if saved >= need_bytes), default=inf)
 
 
+@pytest.mark.full
 @settings(max_examples=150, deadline=None)
 @given(st.lists(UNITS, min_size=1, max_size=6), st.data())
 def test_no_set_of_units_saves_enough_in_less_time(units: list[tuple[int, int, float]], data: st.DataObject) -> None:

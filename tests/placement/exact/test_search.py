@@ -74,6 +74,7 @@ def test_a_mixed_integer_program_finds_the_same_seconds() -> None:
         assert seconds(question) == pytest.approx(by_programming(question)), seed
 
 
+@pytest.mark.full
 def test_a_plan_costs_what_it_says_and_fits() -> None:
     num_found = 0
     for seed in range(2000, 2150):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from estimators.constraints import Limit, PlanConstraints
 from estimators.devices.assumed import ASSUMED_CPU, ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind, Figure
@@ -74,6 +76,7 @@ def test_candidates_of_one_structure_share_the_search() -> None:
     assert planner.refined(question(count=2)).refined is not first.refined
 
 
+@pytest.mark.full
 def test_links_that_are_not_known_are_assumed_as_for_all_other_ways() -> None:
     without = replace(question(), kind=replace(V100, links=None))
     assumed = replace(question(), kind=replace(V100, links=ASSUMED_LINKS))

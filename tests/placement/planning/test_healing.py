@@ -134,6 +134,7 @@ def test_a_prediction_that_is_a_fifth_too_low_heals_in_one_attempt() -> None:
 MIBS = st.integers(0, 400)
 
 
+@pytest.mark.full
 @given(MIBS, MIBS, st.integers(0, 20), st.integers(5, 80), st.sampled_from([96, 200]), st.sampled_from([1, 2, 4]))
 @settings(max_examples=60, deadline=None)
 def test_no_plan_is_offered_again_with_what_was_not_enough(

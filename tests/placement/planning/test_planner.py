@@ -181,6 +181,7 @@ def test_a_pipeline_holds_fewer_layers_and_says_so() -> None:
     assert "1f1b pipeline of 4 stages" in choice.reason
 
 
+@pytest.mark.full
 @settings(max_examples=60)
 @given(
     st.floats(20, 150),
@@ -530,6 +531,7 @@ DIVISIONS = st.builds(
 )
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(
     st.floats(0.1, 400),

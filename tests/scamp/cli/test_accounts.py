@@ -17,6 +17,8 @@ from tests.services.serving import free_port, full_spec, served, settings_in
 SECRET = re.compile(r"scamp_[\w-]{43}")
 
 
+@pytest.mark.sample
+@pytest.mark.full
 def test_a_team_moves_in_by_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def scamp(*arguments: str) -> str:
         result = CliRunner().invoke(app, [*arguments, "--address", url, "--token", token], catch_exceptions=False)

@@ -43,6 +43,7 @@ def scamp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return code or 0
 
 
+@pytest.mark.full
 def test_trials_are_exported_and_read_as_a_data_frame(
     service: tuple[str, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_shell_completes_commands_and_options(words: str, index: int, complete
 NO_CONTROLLER = b"the controller does not run, so no trial is started: run `scamp serve`\n"
 
 
+@pytest.mark.full
 def test_every_command_prints_any_name_to_a_terminal_without_unicode(service: tuple[str, Store]) -> None:
     address, store = service
     spec = {**fill(store).spec, "name": "größe 日本"}
@@ -130,6 +132,7 @@ def test_numbers_of_studies_are_digits(monkeypatch: pytest.MonkeyPatch, number: 
     assert f"'{number}' is not a whole number" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_study_is_enqueued_into_extended_and_cloned(
     service: tuple[str, Store], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -254,6 +254,7 @@ def test_the_bars_of_devices_name_the_study_of_trials_of_other_studies(tmp_path:
     assert f"MiB #0 #1; study {mine.id}: #0\n" in shown[1]
 
 
+@pytest.mark.full
 def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scamp) -> None:
     num_wanted = full_spec()["budget"]["trials"]
     with served(settings_in(tmp_path, port=free_port())) as (url, store):

@@ -30,6 +30,8 @@ def scamp(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return code or 0
 
 
+@pytest.mark.sample
+@pytest.mark.full
 def test_files_and_weights_are_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

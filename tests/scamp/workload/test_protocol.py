@@ -22,6 +22,7 @@ print(*sorted(name for name in sys.modules if name.partition(".")[0] in ours))
 """
 
 
+@pytest.mark.full
 def test_what_a_users_file_imports_brings_no_mechanism_along() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS

@@ -54,6 +54,7 @@ def test_a_plan_that_divides_nothing_evenly_is_refused(estimator: Estimator) -> 
         estimator.predict({"depth": 4}, Plan(4, tp=3))
 
 
+@pytest.mark.full
 def test_a_price_on_a_gpu_says_that_nobody_has_verified_it(folder: Path, scamp: Scamp) -> None:
     command = ("estimate", "vit_digits", "--plan", "micro_batch=4,tp=2", "--device", "H100")
     done = scamp(folder, *command)

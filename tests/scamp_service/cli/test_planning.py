@@ -19,6 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
+@pytest.mark.full
 def test_plans_are_compared_and_the_best_pipeline_is_drawn_in_eighty_columns(folder: Path, scamp: Scamp) -> None:
     done = scamp(folder, "plan", *SMALL, COLUMNS="80")
     assert done.returncode == 0, done.stderr
@@ -101,6 +102,7 @@ def test_one_device_leaves_no_pipeline_and_mistakes_get_one_line(folder: Path, s
     assert failed.returncode == 2 and "--param wants NAME=VALUE" in failed.stderr
 
 
+@pytest.mark.full
 def test_jobs_of_slurm_are_written_for_a_study_on_devices_that_are_named(folder: Path, scamp: Scamp) -> None:
     model = ("vit_digits", "--device", "T4")
     for words in (model, ("examples/digits.yaml",), ("examples/digits.yaml", "--device", "T4", "--json")):

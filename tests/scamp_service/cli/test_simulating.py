@@ -27,6 +27,7 @@ budget: {trials: 6, steps: 100}
 """
 
 
+@pytest.mark.full
 def test_a_study_is_replayed_and_drawn(tmp_path: Path, scamp: Scamp) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     chart = tmp_path / "study.html"
@@ -57,6 +58,7 @@ def test_the_answer_of_what_if_is_a_table_of_both() -> None:
     assert lines[-1][0] == "that fit nowhere"
 
 
+@pytest.mark.full
 def test_a_mistake_gets_one_line(tmp_path: Path, scamp: Scamp) -> None:
     study = str(ROOT / "examples" / "digits.yaml")
     failed = scamp(tmp_path, "simulate", study, "--cluster", "8xV1000")

@@ -259,6 +259,8 @@ print("still here")
 """
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("kind", "seconds", "said"), [("SinkActor", "1000", "gave back the devices of mine"), ("Sink", "1", "still here")]
 )

@@ -95,6 +95,7 @@ def test_renewing_never_takes_a_lease(store: Store) -> None:
     assert store.leases.get(CONTROLLER_LEASE) is None
 
 
+@pytest.mark.full
 def test_the_name_of_a_process_says_whether_it_is_gone() -> None:
     assert not process_is_gone(own_name())
     code = "from scamp_service.control.leadership import own_name; print(own_name())"

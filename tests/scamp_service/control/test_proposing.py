@@ -134,6 +134,7 @@ def test_a_proposal_that_died_with_its_controller_is_made_again() -> None:
     assert [trial.params for trial in trials] == Search(spec).propose([], 0, len(trials)) != []
 
 
+@pytest.mark.full
 def test_a_sampler_that_hangs_is_shown_then_ends_its_study_alone() -> None:
     run = Run(hung)
     while run.clock.now < 1_000.0 + SLOW_SECONDS + 5.0:

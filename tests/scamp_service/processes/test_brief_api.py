@@ -20,6 +20,7 @@ from scamp_service.store.store import Store
 from tests.services.serving import full_spec
 
 
+@pytest.mark.full
 def test_it_answers_whoever_has_started_it_and_says_why_it_cannot_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,6 +44,7 @@ def test_it_answers_whoever_has_started_it_and_says_why_it_cannot_start(
         assert api.returncode is not None
 
 
+@pytest.mark.full
 def test_it_takes_another_port_if_some_process_has_taken_the_first_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_pauses_between_failed_cycles_grow_to_seconds_and_end_with_the_first_suc
     assert world.live(10) == pytest.approx(100, abs=1)
 
 
+@pytest.mark.full
 def test_an_error_that_stays_the_same_is_logged_once_a_minute_with_how_often_it_happened(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -267,6 +267,7 @@ def test_after_an_error_it_rests_so_that_few_cycles_fail(
     assert 1 <= num_failed <= 3
 
 
+@pytest.mark.full
 def test_what_is_in_object_storage_goes_before_the_rows_that_name_it(tmp_path: Path, store: Store) -> None:
     with object_storage() as storage:
         settings = settings_in(tmp_path)

@@ -78,6 +78,7 @@ def test_a_checkpoint_comes_to_another_host_as_it_was_written(here: Copies, ther
     assert [path.name for path in FIRST.folder(there.root).parent.iterdir()] == ["step-5"]
 
 
+@pytest.mark.full
 def test_a_large_file_comes_in_parts(here: Copies, there: Copies) -> None:
     files = write(here, FIRST, more={"__1_0.distcp": os.urandom(2**20) * 60})
     here.push(FIRST, [], ends=True)
@@ -246,6 +247,8 @@ def test_a_checkpoint_that_was_removed_here_is_not_stored(here: Copies, storage:
     assert storage.names() == []
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("status", [403, 500, 503])
 def test_an_error_says_what_is_wrong_and_no_secret(
     here: Copies, storage: ObjectStorage, status: int, monkeypatch: pytest.MonkeyPatch

@@ -115,6 +115,7 @@ def test_a_checkpoint_that_is_asked_for_anew_meanwhile_is_stored_anew(mirror: Co
     assert not [name for name in storage.names() if "1-a" in name]
 
 
+@pytest.mark.full
 def test_requests_of_users_code_do_no_harm(mirror: Copies, tmp_path: Path) -> None:
     folder = mirror.root / outbox.PUSH
     (tmp_path / "secret").write_text("secret")
@@ -136,6 +137,7 @@ def test_nobody_waits_for_a_mirror_that_is_not_there(tmp_path: Path, monkeypatch
     assert list((tmp_path / outbox.PULL).iterdir()) == []
 
 
+@pytest.mark.full
 def test_an_upload_survives_kills_of_the_process(storage: ObjectStorage, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     copies = Copies(Objects(storage.url), settings.checkpoints)
@@ -164,6 +166,7 @@ def test_an_upload_survives_kills_of_the_process(storage: ObjectStorage, tmp_pat
     assert SECRET not in (tmp_path / "logs" / "mirror.log").read_text()
 
 
+@pytest.mark.full
 def test_what_waits_at_the_end_of_a_run_is_stored_unless_the_storage_refuses(
     storage: ObjectStorage, tmp_path: Path
 ) -> None:

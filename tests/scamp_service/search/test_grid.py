@@ -6,6 +6,8 @@ import itertools
 import random
 import tracemalloc
 
+import pytest
+
 from scamp_service.search.proposals import Search
 from tests.scamp_service.search.studies import GRID, study
 
@@ -30,6 +32,7 @@ def test_a_grid_does_not_repeat_what_was_tried_first() -> None:
     assert search.propose([], 1, 100) == proposed[1:]
 
 
+@pytest.mark.full
 def test_a_large_grid_is_never_written_out_and_keeps_its_order() -> None:
     """A grid that was begun by an earlier version continues: its points were shuffled as a list."""
     side = {"low": 1, "high": 100}

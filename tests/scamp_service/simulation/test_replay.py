@@ -87,6 +87,7 @@ def test_what_depends_on_real_values_is_left_out() -> None:
     assert with_rules.targets and not simulated_spec(with_rules).targets
 
 
+@pytest.mark.full
 def test_epochs_need_the_number_of_their_steps(profiles: Path) -> None:
     study = spec(budget={"trials": 1, "epochs": 2})
     with pytest.raises(InvalidInput, match="--epoch-steps"):

@@ -303,6 +303,7 @@ def test_a_built_in_workload_has_no_space_of_its_own() -> None:
         parse_study({"name": "n", "workload": "vit_digits", "objective": {"metric": "loss"}})
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("warm_traces")
 def test_a_study_that_inherits_weights_needs_a_workload_that_says_how_and_has_a_supernet(tmp_path: Path) -> None:
     evolution = {"sampler": {"name": "evolution", "inherit": True}}

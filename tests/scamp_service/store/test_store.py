@@ -483,6 +483,8 @@ def test_a_curve_comes_in_pages_by_step(store: Store) -> None:
     assert [m.step for m in store.reports.metrics(trial_id, after=10, limit=2)] == [20, 30]
 
 
+@pytest.mark.full
+@pytest.mark.sample
 def test_rungs_hold_every_trial_of_the_study_and_no_other(store: Store) -> None:
     first, second = run(store, 0), run(store, 1)
     other = store.studies.create(SPEC, now=1.0)
@@ -684,6 +686,8 @@ store.close()
 """
 
 
+@pytest.mark.full
+@pytest.mark.sample
 def test_of_two_processes_one_begins_each_attempt(shared_url: str) -> None:
     store = Store(shared_url)
     try:
@@ -719,6 +723,8 @@ for seq in range(1, 1_000_000):
 """
 
 
+@pytest.mark.full
+@pytest.mark.sample
 def test_what_was_acknowledged_survives_sigkill_of_the_writer(shared_url: str) -> None:
     store = Store(shared_url)
     trial_id = run(store)

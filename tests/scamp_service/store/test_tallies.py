@@ -94,6 +94,8 @@ def close(kept: Counted, counted: Counted) -> bool:
     return same and kept.tallies == pytest.approx(dict(counted.tallies))
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @settings(
     max_examples=25,
     phases=(Phase.explicit, Phase.generate),

@@ -214,6 +214,7 @@ studies = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.full
 @given(studies)
 @example({**study(), "fixed": {"a": "\x85\u2028", "b": " \n"}})
 @settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])

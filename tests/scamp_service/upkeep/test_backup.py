@@ -140,6 +140,8 @@ def test_a_folder_for_checkpoints_of_its_own_is_kept_in_the_new_one(tmp_path: Pa
     assert equal(settings, new)
 
 
+@pytest.mark.full
+@pytest.mark.sample
 def test_a_backup_taken_while_a_study_writes_is_one_moment(tmp_path: Path, url: str, request: Any) -> None:
     settings = filled(tmp_path / "old", url)
     stop = threading.Event()
@@ -217,6 +219,7 @@ def killed(command: str, settings: Settings, file: Path, after: int) -> bool:
     return done.returncode != 0
 
 
+@pytest.mark.full
 def test_a_backup_that_is_killed_leaves_the_last_one_and_nothing_that_looks_whole(tmp_path: Path) -> None:
     settings, file = filled(tmp_path / "old"), tmp_path / "backup"
     num_kills = 0
@@ -232,6 +235,7 @@ def test_a_backup_that_is_killed_leaves_the_last_one_and_nothing_that_looks_whol
     assert equal(settings, settings_in(tmp_path / "new"))
 
 
+@pytest.mark.full
 def test_a_restore_that_is_killed_leaves_nothing_that_starts_and_the_next_one_is_whole(tmp_path: Path) -> None:
     settings, file = filled(tmp_path / "old"), tmp_path / "backup"
     backup(settings, file)

@@ -474,6 +474,7 @@ def test_a_new_database_is_well_and_stays_empty(surroundings: Surroundings, post
         assert answer.level == Level.OK and "its tables are made at the first start" in answer.words
 
 
+@pytest.mark.full
 def test_object_storage_is_written_listed_read_and_left_as_it_was(surroundings: Surroundings) -> None:
     with object_storage() as storage:
         answer = answer_of(surroundings, "checkpoints", {"checkpoint_dir": storage.url})
@@ -485,6 +486,7 @@ def test_object_storage_is_written_listed_read_and_left_as_it_was(surroundings: 
         assert SECRET not in answer.words and KEY not in answer.words
 
 
+@pytest.mark.full
 def test_a_bucket_that_is_missing_is_found(surroundings: Surroundings) -> None:
     with object_storage():
         answer = answer_of(surroundings, "checkpoints", {"checkpoint_dir": "s3://nowhere/a"})
@@ -517,6 +519,7 @@ def test_a_cluster_of_another_version_is_found(surroundings: Surroundings, monke
         assert other.level == Level.ERROR and "and this is 2.0: install the same" in other.words
 
 
+@pytest.mark.full
 def test_a_machine_that_is_well_has_no_errors_and_nothing_is_made(surroundings: Surroundings) -> None:
     answers = list(doctor.findings(lambda: Settings(data_dir=surroundings.data)))
     assert [answer for answer in answers if answer.level == Level.ERROR] == []

@@ -127,6 +127,7 @@ def test_token_labels_are_padded_and_each_sample_counts_once() -> None:
     assert (totals / counts).tolist() == pytest.approx(alone, rel=1e-5) and counts.tolist() == [4, 1]
 
 
+@pytest.mark.full
 def test_weights_of_a_local_folder_are_copied_also_below_an_adapter(tmp_path: Path) -> None:
     workload_class = load_workload("texts.py:TextsWithLora", EXAMPLES)
 

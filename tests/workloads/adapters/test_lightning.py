@@ -84,6 +84,7 @@ def test_a_step_gets_its_number_in_the_epoch_and_the_rate_of_the_optimizer_that_
         assert numbers == [0.25, 1.25, 2.25, 3.25, 1.25, 2.25], "an epoch has 96 / 24 steps"
 
 
+@pytest.mark.full
 def test_metrics_are_there_where_fsdp_casts_inputs(ranks: Any) -> None:
     options = {"workload": f"{FILE}:Digits", "code_dir": str(HERE), "params": {"precision": "bf16-params"}}
     ((_, values),) = ranks.curve(Plan(12, dp_shard=2), 1, report_every=1, metric="val_acc", **options)

@@ -170,6 +170,8 @@ def _own_loss(workload: TransformersWorkload, model: Any) -> Tensor:
     return loss
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("name", HEADS)
 def test_a_step_and_an_evaluation_have_the_models_own_loss_however_a_batch_is_divided(name: str) -> None:
     head, config, make = HEADS[name]

@@ -33,6 +33,7 @@ def test_a_parameter_that_is_no_number_is_refused_by_its_name(name: str) -> None
         VitDigits({name: None})
 
 
+@pytest.mark.full
 def test_a_small_model_learns_the_digits_in_a_hundred_steps() -> None:
     assert accuracy_after(100, {"depth": 2, "width": 32, "lr": 4e-3}) > 0.95
 

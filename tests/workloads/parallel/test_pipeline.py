@@ -36,6 +36,7 @@ def activations(num_micro_batches: int, schedule: str) -> dict[str, int]:
     return trace_peak(recipe_of(StdlibGpt(SMALL)), plan.layout, 8).parts_at(8)
 
 
+@pytest.mark.full
 def test_1f1b_holds_as_many_micro_batches_as_stages_and_gpipe_holds_all() -> None:
     few, many = activations(2, "1f1b"), activations(8, "1f1b")
     held = few["activations"] / 2

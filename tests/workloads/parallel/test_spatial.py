@@ -178,6 +178,7 @@ def test_ranks_of_one_slab_have_all_samples(axis: str) -> None:
     assert [plan.data_rank(rank) for rank in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
+@pytest.mark.full
 def test_replicas_of_slabs_may_hold_shards() -> None:
     workload = load_workload("unet3d_blobs", None)({"side": 16, "width": 8})
     plan = Plan(1, spatial=2, dp_replicate=2, dp_shard=2)
@@ -207,6 +208,7 @@ class FromAFile(Denoiser):
 )
 
 
+@pytest.mark.full
 def test_ranks_read_their_slab_of_a_file_alone(ranks: Any, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(FROM_A_FILE)
     file = tmp_path / "volumes.npy"

@@ -66,6 +66,7 @@ def test_state_of_another_number_of_samples_allows_plans_that_do_not_divide_a_ba
     assert of(accepting).traits == NO_TRAITS
 
 
+@pytest.mark.full
 def test_state_that_begins_anew_is_traced() -> None:
     assert of(Guarded({})).traits == NO_TRAITS
 

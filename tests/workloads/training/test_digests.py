@@ -31,6 +31,8 @@ def test_other_parts_of_a_tensor_are_not_compared() -> None:
     assert first_difference([{"first stage": ((), 1)}, {"second stage": ((), 2)}]) is None
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.int64])
 def test_a_digest_depends_on_every_value_and_its_place(dtype: torch.dtype) -> None:
     values = torch.zeros(3, 700_000).to(dtype)

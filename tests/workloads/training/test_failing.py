@@ -58,6 +58,7 @@ def failure(folder: Path, name: str, *more: str) -> list[str]:
     return str(raised.value).splitlines()
 
 
+@pytest.mark.full
 def test_the_words_come_last_below_the_lines_of_the_users_files(tmp_path: Path) -> None:
     lines = failure(tmp_path, "Wrong")
     assert lines[-3:] == WORDS

@@ -39,6 +39,7 @@ def test_calls_that_wait_within_others_count_once(monkeypatch: pytest.MonkeyPatc
     assert dist.Work.wait.__name__ == "wait"
 
 
+@pytest.mark.full
 def test_a_gang_reports_its_share_once_and_trains_the_same_curve(ranks: Any) -> None:
     plan = Plan(8, 2, dp_shard=2)
     batch = plan.batch

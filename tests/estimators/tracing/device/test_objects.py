@@ -47,6 +47,8 @@ def objects(build: Callable[[], nn.Module], layout: Layout | None = None) -> int
         return session.passes(2).object_bytes
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("name", MEASURED)
 def test_an_operation_takes_about_as_much_as_was_measured(name: str) -> None:
     operation, measured = MEASURED[name]

@@ -231,6 +231,7 @@ def test_the_command_lists_the_gpus_and_their_mig_instances(library: Path, tmp_p
     assert [(gpu["index"], gpu["free_mib"]) for gpu in listed] == [(0, 0), (0, 40192), (0, 40192), (1, 81320)]
 
 
+@pytest.mark.full
 def test_calibration_asks_for_the_memory_that_a_gpu_holds(library: Path, tmp_path: Path) -> None:
     file = tmp_path / "gpus.ini"
     file.write_text(A100.format("0-1") + "processes = 4321:100\n")

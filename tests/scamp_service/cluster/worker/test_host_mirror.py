@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,9 @@ def test_a_host_of_a_cluster_stores_its_checkpoints(storage: ObjectStorage, tmp_
     until(lambda: not outbox.waiting(copies.root), "the upload")
     assert copies.manifest(FIRST) is not None
     assert outbox.fetch(copies.root, FIRST, or_older=False, lives=lambda: None) == ""
-    mirrors = [pid for pid in Path("/proc").glob("[0-9]*") if _is_mirror(pid)]
-    assert mirrors and SECRET not in (mirrors[0] / "environ").read_text()
-    until(lambda: not mirrors[0].exists(), "its end, as nobody leads")
+    mirror, its_environment = until(lambda: next(_mirrors(), None), "a mirror, which is made again where it has ended")
+    assert SECRET.encode() not in its_environment
+    until(lambda: not mirror.exists(), "its end, as nobody leads")
 
 
 @pytest.mark.ray
@@ -64,8 +65,9 @@ def test_there_is_none_without_object_storage_and_on_the_controllers_host(
     assert (tmp_path / outbox.PUSH).is_dir() == bool(url)
 
 
-def _is_mirror(process: Path) -> bool:
-    try:
-        return b"ray::HostMirror" in (process / "cmdline").read_bytes()
-    except OSError:
-        return False
+def _mirrors() -> Iterator[tuple[Path, bytes]]:
+    """Yield the processes of mirrors, each with its environment."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if b"ray::HostMirror" in (process / "cmdline").read_bytes():
+                yield process, (process / "environ").read_bytes()

@@ -78,6 +78,8 @@ def test_bounds_on_what_is_predicted_hold_for_candidates_and_not_for_the_superne
     assert moves == [TrialState.QUEUED, TrialState.INFEASIBLE]
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_candidates_are_trained_alone_whatever_is_killed_on_the_way(seed: int) -> None:
     simulation = OneShotSimulation(empty_store(), seed)

@@ -97,6 +97,8 @@ def test_a_trial_is_due_at_each_rung_that_it_has_reached_and_at_no_other_step(
     assert list(due_rungs(rule, trial(judged_step=judged, step=step))) == [r for r in rule.rungs if judged < r <= step]
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @every_rule
 @few
 @given(values=reports, direction=directions, seed=st.integers(0, 2**31))
@@ -194,6 +196,8 @@ points = st.lists(
 )
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("options", BY_RANK, ids=str)
 @few
 @given(values=points, seed=st.integers(0, 2**31))

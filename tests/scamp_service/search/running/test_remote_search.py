@@ -82,6 +82,7 @@ def test_a_built_in_sampler_proposes_the_same_in_a_process() -> None:
         assert search.propose(trials[12:], 16, 2) == Search(spec).propose(trials, 16, 2), "it remembers the first ones"
 
 
+@pytest.mark.full
 def test_a_sampler_in_a_process_gets_all_objectives_of_a_trial() -> None:
     first_objective, other = ({"metric": metric, "direction": "minimize"} for metric in ("m", "n"))
     spec = study(GRID, "own.py:nsga", objective=first_objective, objectives=[first_objective, other])
@@ -143,6 +144,7 @@ def test_answers_are_not_trusted_and_an_impossible_constraint_is_the_reason_here
             search.propose((), 0, 1)
 
 
+@pytest.mark.full
 def test_a_sampler_that_hangs_is_ended_when_its_study_is_forgotten() -> None:
     proposer = ThreadProposer(code_of=lambda study_id: code())
     proposer.request(1, spec_of_sampler("hangs"), (), 0, 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search.proposals import Search
 from scamp_service.search.space import Space
@@ -32,6 +34,7 @@ def finished(trial: Trial) -> Trial:
     return replace(trial, state=S.COMPLETED, value=-float(num_convs(trial)))
 
 
+@pytest.mark.full
 def test_evolution_finds_better_architectures_than_chance() -> None:
     def late(sampler: Any) -> float:
         proposed: list[Trial] = []

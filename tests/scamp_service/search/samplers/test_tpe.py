@@ -78,6 +78,7 @@ def test_tpe_steers_away_from_what_cannot_run(end: dict[str, Any]) -> None:
     assert max(int(t.params["depth"]) for t in trials[30:] if t.state is S.COMPLETED) >= 45
 
 
+@pytest.mark.full
 def test_a_thinned_history_still_leads_to_better_candidates_than_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     space = {name: SPACE[name] for name in ("lr", "depth")}
     monkeypatch.setattr(history, "MOST_SHOWN", 64)

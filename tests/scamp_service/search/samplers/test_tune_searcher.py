@@ -25,6 +25,8 @@ def spec_for(name: str, space: dict[str, Any] = SPACE, **more: Any) -> StudySpec
     return study(space, {"name": "tune", "searcher": name, "options": SEARCHERS.get(name, {})}, **more)
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @every_searcher
 def test_candidates_lie_in_the_space_also_where_it_has_conditions(name: str) -> None:
     slots = slots_of(spec_for(name, CONDITIONAL).space)

@@ -29,6 +29,7 @@ def process(warm_traces: None) -> Iterator[TraceProcess]:
     started.end()
 
 
+@pytest.mark.full
 def test_a_trace_is_made_once_and_outlives_the_process_that_asked(process: TraceProcess, tmp_path: Path) -> None:
     trace = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
     assert trace.batch == 8 and trace.num_params > 0
@@ -37,6 +38,7 @@ def test_a_trace_is_made_once_and_outlives_the_process_that_asked(process: Trace
     assert Tracer(MemoryBlobs(), tmp_path, 60, on_cuda=True).cached(SMALL, Layout()) is None
 
 
+@pytest.mark.full
 def test_a_damaged_file_counts_as_absent_and_is_replaced(process: TraceProcess, tmp_path: Path) -> None:
     trace = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
     (file,) = tmp_path.rglob("*.xz")

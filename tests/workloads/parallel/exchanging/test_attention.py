@@ -87,6 +87,7 @@ def test_slabs_attend_to_the_whole_sequence_whether_or_not_ranks_divide_the_head
     assert all("attn_mask cannot be used" in answer["refusal"] for answer in answers)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # linear layers return views
 def test_ranks_that_divide_sequences_hold_their_part_of_the_activations() -> None:
     recipe = recipe_of(load_workload("contexts.py:Text", WORKLOADS)({"length": 64}))

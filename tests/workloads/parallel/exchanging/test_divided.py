@@ -242,6 +242,8 @@ def test_rows_that_were_looked_up_are_updated_as_in_one_process(tmp_path: Path) 
             assert torch.tensor(answer).allclose(table.weight, atol=1e-6), answer
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("axis", ["dp_replicate", "dp_shard"])
 def test_a_trace_adds_up_the_rows_that_all_ranks_look_up(axis: str) -> None:
     recipe = recipe_of(load_workload("tables.py:Clicks", WORKLOADS)({"width": 64, "optimizer": "SGD", "sparse": True}))

@@ -97,6 +97,8 @@ def test_ranks_with_unequal_numbers_of_tokens_compute_and_drop_what_one_process_
     assert 7 / 11 * answers[0]["balance"] + 4 / 11 * answers[1]["balance"] == pytest.approx(alone["balance"])
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("share", [0, 1])
 def test_a_trace_has_as_many_tokens_as_the_shares_of_all_ranks(share: int) -> None:
     recipe = recipe_of(load_workload("experts.py:Captions", WORKLOADS)({}))

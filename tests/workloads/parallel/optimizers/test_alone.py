@@ -142,6 +142,7 @@ class Own(Workload):
 """
 
 
+@pytest.mark.full
 def test_replicas_divide_an_optimizer_of_the_users_own_and_resume(ranks: Any, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(LAMB)
     options = {"workload": "own.py:Own", "code_dir": str(tmp_path), "params": {"batch": 32}, "steps": 6}
@@ -168,6 +169,8 @@ class Careful(torch.optim.SGD):
 """
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("spread", [{"dp_shard": 2}, {"dp_shard": 2, "reshard": False}], ids=["FSDP", "ZeRO-2"])
 def test_an_optimizer_of_the_users_own_reads_numbers_of_all_shards(ranks: Any, tmp_path: Path, spread: Any) -> None:
     text = LAMB.replace("\n\nclass Own", f"\n{CAREFUL}\n\nclass Own").replace("return Lamb(", "return Careful(")

@@ -30,6 +30,8 @@ class Own(Workload):
 """
 
 
+@pytest.mark.sample
+@pytest.mark.full
 def test_muon_updates_matrices_that_ranks_divide(ranks: Any, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(MUON)
     options = {"workload": "own.py:Own", "code_dir": str(tmp_path), "params": {"batch": 32}, "steps": 4}

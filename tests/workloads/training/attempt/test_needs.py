@@ -65,6 +65,8 @@ def peak(ranks: Any, tmp_path: Path) -> Any:
     return measured
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_the_peak_is_that_of_the_longest_samples_whenever_they_come(peak: Any, plan: Plan) -> None:
     early, late = peak(plan, longest_at=2), peak(plan, longest_at=6)

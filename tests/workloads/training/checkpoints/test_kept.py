@@ -193,6 +193,8 @@ def curve(folder: Path, name: str, *pieces: tuple[int, int]) -> list[Any]:
 NAMES = ["Baseline", "InModel", "Unfreezing", "Drawing", "Optimizing", "Joining", "Global", "Held", "Paired"]
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_training_has_the_curve_of_one_that_was_not_interrupted(tmp_path: Path, name: str) -> None:
     (tmp_path / "cases.py").write_text(CASES)

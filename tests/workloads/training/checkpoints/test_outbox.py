@@ -50,6 +50,7 @@ def storage() -> Iterator[ObjectStorage]:
         yield storage
 
 
+@pytest.mark.full
 def test_a_gang_of_two_hosts_continues_on_others_under_another_plan(
     ranks: Ranks, storage: ObjectStorage, tmp_path: Path
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_gang_of_two_hosts_continues_on_others_under_another_plan(
         assert back == curve[1:]
 
 
+@pytest.mark.full
 def test_training_continues_from_an_older_checkpoint_if_the_newest_was_only_on_a_lost_host(
     ranks: Ranks, storage: ObjectStorage, tmp_path: Path
 ) -> None:

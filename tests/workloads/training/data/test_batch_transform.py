@@ -76,6 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.full
 def test_the_curve_does_not_depend_on_micro_batches_ranks_and_a_resume(ranks: Any, folder: Path) -> None:
     options = {"workload": "scales.py:Scales", "code_dir": str(folder), "params": {"batch": 4}, "metric": "loss"}
     single = ranks.curve(Plan(4), 6, checkpoint_root=str(folder / "kept"), **options)

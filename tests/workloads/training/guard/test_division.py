@@ -454,6 +454,8 @@ def test_a_loss_that_takes_pairs_of_samples_depends_on_the_division(ranks: Any, 
     assert "size of tensor" in refusal(ranks, Plan(8, num_micro_batches=4), "Paired", cases)
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("plan", [*DIVIDED, Plan(1, num_micro_batches=32)], ids=str)
 def test_a_loss_with_random_numbers_is_compared_with_those_of_each_sample(
     ranks: Any, cases: dict[str, Any], plan: Plan
@@ -468,6 +470,7 @@ def test_gradients_with_noise_depend_on_the_division(ranks: Any, cases: dict[str
     assert words.startswith("the noise of gradients, which their backward pass draws, changes in step 2 when")
 
 
+@pytest.mark.full
 def test_a_gradient_that_a_hook_changes_ends_a_pipeline(ranks: Any, cases: dict[str, Any]) -> None:
     plan = Plan(8, 4, pp=2)
     words = refusal(ranks, plan, "ClampedStage", cases)

@@ -39,6 +39,7 @@ def test_state_that_no_checkpoint_holds_is_found_where_a_trial_was_paused(tmp_pa
     assert "state_dict" in error
 
 
+@pytest.mark.full
 def test_a_training_that_does_not_check_itself_resumes_with_another_curve(tmp_path: Path) -> None:
     straight = attempts(tmp_path, "Generated", (0, STEPS), root="straight")
     unchecked = attempts(tmp_path, "Generated", (0, 4), (4, STEPS), guard=False)

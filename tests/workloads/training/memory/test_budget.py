@@ -33,6 +33,7 @@ def test_a_budget_a_little_over_the_measured_peak_is_enough(ranks: Any, peak: in
     assert ranks.train(Plan(64), params=MODEL, budget_bytes=peak + 3 * MIB)[0]["error"] == ""
 
 
+@pytest.mark.full
 def test_a_budget_under_the_peak_fails_and_the_process_trains_on(ranks: Any, peak: int) -> None:
     before = ranks.curve(Plan(64))
     (answer,) = ranks.train(Plan(64), params=MODEL, budget_bytes=peak - 3 * MIB)
@@ -74,6 +75,7 @@ def test_one_rank_out_of_memory_ends_its_sibling_too_and_both_train_on(ranks: An
     assert len(ranks.curve(Plan(32, dp_shard=2))) == 2
 
 
+@pytest.mark.full
 def test_sharding_and_recompute_lower_the_measured_peak(ranks: Any, peak: int) -> None:
     assert ranks.train(Plan(64, recompute=True), params=MODEL)[0]["peak"] < 0.7 * peak
     assert ranks.train(Plan(32, dp_shard=2), params=MODEL)[0]["peak"] < 0.7 * peak
@@ -183,6 +185,7 @@ except MemoryError as error:
 """
 
 
+@pytest.mark.full
 def test_a_request_of_python_that_is_far_over_the_budget_names_it_and_what_to_do() -> None:
     done = subprocess.run([sys.executable, "-c", HOG], cwd=ROOT, capture_output=True, text=True)
     problem, advice = done.stdout.splitlines()

@@ -69,6 +69,7 @@ def alone(job: TrainingJob) -> list[tuple[int, Mapping[str, float]]]:
     return reporter.reports
 
 
+@pytest.mark.full
 def test_unlike_adapters_train_together_as_they_do_alone(tmp_path: Path) -> None:
     pack = Pack()
     reporters, ends = together([job_of(n, params, tmp_path / "a") for n, params in enumerate(UNLIKE)], pack)
@@ -98,6 +99,8 @@ def expect_alone(reporters: Sequence[Collected], jobs: Sequence[TrainingJob], fo
             assert values == pytest.approx(dict(expected_values), abs=1e-5)
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ["Plain", "Odd", "Coupled", "WithBatchNorm", "Noisy", "Dropped", "Merging", "Bert"])
 def test_whatever_a_model_does_its_curve_is_the_one_alone(name: str, tmp_path: Path) -> None:
     pack = Pack()
@@ -130,6 +133,8 @@ def test_a_difference_that_nothing_shows_is_found_by_comparing(
     assert "would compute something else with them" in capsys.readouterr().out
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("how", CHANGES)
 def test_what_a_training_does_to_its_model_is_seen(how: str, tmp_path: Path) -> None:
     pack = Pack()

@@ -71,11 +71,15 @@ def cases(kinds: Iterable[Any], usual: set[tuple[Any, int]]) -> list[Any]:
     return [pytest.param(*pair, marks=() if pair in usual else pytest.mark.soak) for pair in pairs]
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize(("kind", "batch"), cases(LAYERS, USUAL))
 def test_the_peak_of_convolutions_is_that_of_a_real_step(kind: str, batch: int) -> None:
     check(lambda: net(*LAYERS[kind]()), (3, 32, 32), batch)
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize(("side", "batch"), cases((8, 16, 32), USUAL_VOLUMES))
 def test_the_peak_of_convolutions_of_volumes_is_that_of_a_real_step(side: int, batch: int) -> None:
     def volumes() -> nn.Module:
