@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -55,19 +56,12 @@ class TuneSearcher:
         """The searched parameters of trial ``number``."""
         earlier = in_order(completed, active)
         seed = seed_of(self._seed, number, attempt)
-        random.seed(seed)
-        np.random.seed(seed)
         suggestion: Any = {}
         if self._searched:
-            with optuna_is_silent():
-                points = [self._point(trial) for trial in earlier]
-                searcher = self._searcher(seed, points)
-                for trial, point in zip(earlier, points, strict=True):
-                    self._expect(point, searcher.suggest(str(trial.number)))
-                    if isinstance(trial, Observation):
-                        result = None if trial.values is None else {METRIC: trial.values[0], "training_iteration": 1}
-                        searcher.on_trial_complete(str(trial.number), result=result, error=trial.values is None)
-                suggestion = searcher.suggest("next")
+            num_modules = -1
+            while len(sys.modules) != num_modules:  # what was imported meanwhile may have drawn random numbers, too
+                num_modules = len(sys.modules)
+                suggestion = self._suggestion(seed, earlier)
             if suggestion is None:  # it waits for results, while devices are idle
                 source = random.Random(seed)
                 return self._space.sampled(lambda _, distribution: draw_from(distribution, source))
@@ -78,6 +72,20 @@ class TuneSearcher:
                 _value(distribution, suggestion[name]) if name in suggestion else _only_value(distribution)
             )
         )
+
+    def _suggestion(self, seed: int, earlier: Sequence[Active | Observation]) -> Any:
+        """The searcher's own suggestion after those of the earlier trials, for this state of the global generators."""
+        random.seed(seed)
+        np.random.seed(seed)
+        with optuna_is_silent():
+            points = [self._point(trial) for trial in earlier]
+            searcher = self._searcher(seed, points)
+            for trial, point in zip(earlier, points, strict=True):
+                self._expect(point, searcher.suggest(str(trial.number)))
+                if isinstance(trial, Observation):
+                    result = None if trial.values is None else {METRIC: trial.values[0], "training_iteration": 1}
+                    searcher.on_trial_complete(str(trial.number), result=result, error=trial.values is None)
+            return searcher.suggest("next")
 
     def _expect(self, point: dict[str, Any], suggestion: Any) -> None:
         """Raise ``SearchEnded`` unless the searcher has suggested the point that it was given."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,7 @@ from scamp_service.search.proposals import Search
 from scamp_service.search.proposer import SearchEnded
 from scamp_service.study.spaces.slots import is_candidate, slots_of
 from scamp_service.study.spec import StudySpec
+from tests.conftest import ROOT
 from tests.scamp_service.search.studies import CONDITIONAL, SPACE, Trial, course, live, mixed, study
 
 SEARCHERS: dict[str, dict[str, Any]] = {
@@ -41,6 +44,22 @@ def test_another_process_proposes_the_same_whatever_the_order_of_the_history(nam
     several = Search(spec).propose(trials, 14, 2)
     assert several == Search(spec).propose(trials[::-1], 14, 2)
     assert several[1:] == Search(spec).propose([*trials, Trial(14, several[0])], 15, 1)
+
+
+FIRST = """
+from tests.scamp_service.search.samplers.test_tune_searcher import Search, course, spec_for
+
+spec, trials = spec_for("{name}"), list({{trial.number: trial for trial in course(14, seed=1)}}.values())
+first, later = (Search(spec).propose(trials, 14, 1) for _ in range(2))
+assert first == later, (first, later)
+"""
+
+
+@pytest.mark.full
+@every_searcher
+def test_the_first_proposal_of_a_process_is_that_of_later_ones_although_imports_draw_random_numbers(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST.format(name=name)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @every_searcher
