@@ -172,6 +172,8 @@ def test_the_document_names_the_answer_to_each_kind_of_parameter_that_is_not_val
             assert not missing, (method, path)
 
 
+@pytest.mark.full
+@pytest.mark.sample
 @pytest.mark.parametrize("body", [{}, [], None, "", 0])
 def test_no_operation_fails_on_a_body_that_says_nothing(api: InProcess, body: Any) -> None:
     fill(api.store)

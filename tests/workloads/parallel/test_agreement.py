@@ -66,7 +66,6 @@ def test_ranks_that_use_different_parts_gather_and_reduce_in_their_precisions(
 
 
 @pytest.mark.full
-@pytest.mark.sample
 @pytest.mark.parametrize("plan", [FSDP, *map(soak, [REPLICAS, ZERO1, GATHERED, HSDP])], ids=str)
 def test_ranks_that_drop_different_layers_train_to_the_end(ranks: Any, plan: Plan) -> None:
     assert len(ranks.curve(plan, STEPS, params={"idiom": "drops"}, **WORKLOAD)) == 3

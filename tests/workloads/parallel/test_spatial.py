@@ -74,7 +74,7 @@ def denoiser(tmp_path: Path) -> dict[str, Any]:
         ("batch", Plan(16, spatial=2)),
         pytest.param("group", Plan(8, 2, spatial=4), marks=pytest.mark.full),
         pytest.param("group", Plan(8, spatial=2, dp_shard=2, recompute=True), marks=pytest.mark.full),
-        ("group", Plan(8, spatial=2, dp_replicate=2)),
+        pytest.param("group", Plan(8, spatial=2, dp_replicate=2), marks=pytest.mark.full),
     ],
     ids=str,
 )
