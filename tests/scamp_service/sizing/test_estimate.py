@@ -267,8 +267,8 @@ def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
     assert device_kind.memory is not None
     contexts_mib = 4 * GPU_CONTEXT_MIB  # of the gangs that may share it
     assert cluster.devices[0].capacity_mib == int(device_kind.memory.total.value) // 2**20 - contexts_mib
-    smaller, _ = target(Settings(), kind, None, 10_000)
-    assert [device.capacity_mib for device in smaller.devices] == [10_000]
+    smaller, _ = target(Settings(), kind, None, 8_000)
+    assert [device.capacity_mib for device in smaller.devices] == [8_000]
 
 
 def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path, pool: TracePool) -> None:
