@@ -13,9 +13,8 @@ import pytest
 from tests.conftest import ROOT
 from tests.waiting import PATIENCE_SECONDS, until
 
-ALONE = {
-    name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TESTS_"))
-}  # no part of this run
+ALONE = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TESTS_"))}
+"""The environment of a run that is no part of this one."""
 HANGS = """
 import os, subprocess, tempfile, time
 from pathlib import Path

@@ -150,7 +150,7 @@ KINDS = (
         320,
         _pcie(12, 3),
     ),
-    # NVIDIA A10 datasheet; its memory is that of the A10G, of which nvidia-smi shows as many MiB
+    # NVIDIA A10 datasheet; its memory is taken from the A10G, which also has 24 GB
     _kind(
         "A10",
         _total(21.99, "in out-of-memory messages from A10G (mistralai/mistral-finetune #69)"),
@@ -158,7 +158,7 @@ KINDS = (
         600,
         _pcie(24, 4),
     ),
-    # NVIDIA A10G datasheet
+    # A10G: NVIDIA's datasheet was not at hand, so these FLOP/s are not checked; bandwidth as of the A10
     _kind(
         "A10G",
         _total(21.99, "in an out-of-memory message (mistralai/mistral-finetune #69)"),
@@ -222,7 +222,7 @@ KINDS = (
         _nvlink(18, 40.1, _network(8, 400, "a DGX B200")),
         workspace_mib=32,
     ),
-    # NVIDIA Turing GPU architecture whitepaper, reference clocks, FP16 with FP32 accumulate
+    # NVIDIA Turing GPU architecture whitepaper, reference clocks, FP16 with FP32 accumulate; not checked again
     _kind(
         "RTX2080Ti",
         _total(10.76, "in an out-of-memory message (JDAI-CV/image-captioning #11)"),

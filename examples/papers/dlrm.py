@@ -25,7 +25,7 @@ class Clicks(Workload):
 
     The baseline is a logistic regression on the numbers and on the log odds of a click of each category in the training
     set. Parameters, with defaults: ``width`` 16 (of embeddings), ``bottom`` and ``top`` 64 (of the MLPs' hidden
-    layers), ``visits`` 48,000 (of which a sixth is held out), ``optimizer`` AdamW (others: SGD, SplitSGD), ``lr`` 5e-3,
+    layers), ``visits`` 48,000 (a sixth of them held out), ``optimizer`` AdamW (or SGD or SplitSGD), ``lr`` 5e-3,
     ``weight_decay`` 0.01 (of AdamW), ``bf16`` false, ``batch`` 512. With ``bf16`` weights and passes are in bf16, as
     SplitSGD expects, whose updates are exact in fp32 (Kalamkar et al., 2020).
     """

@@ -25,11 +25,9 @@ UNWANTED_SECONDS = 3 * KEEP_SECONDS
 
 
 class HostMirror:
-    """The actor. Its process ends once nobody leads, or no rank wants it, and nothing waits to be stored.
+    """The actor. Once nobody leads, or no rank wants it, its process ends as soon as nothing waits to be stored.
 
-    So it does not keep a node that Ray drains.
-
-    Credentials are those of the environment of ``ray start``.
+    So it does not keep a node that Ray drains. Credentials are those of the environment of ``ray start``.
     """
 
     def __init__(self, url: str, root: Path, namespace: str, lease_seconds: float, unwanted_seconds: float) -> None:
@@ -44,12 +42,14 @@ class HostMirror:
         """Go on: a rank lives on this host."""
         self._wanted = time.monotonic()
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a rank has said so lately."""
+        return time.monotonic() - self._wanted <= self._unwanted_seconds
+
     def _watch_lease(self) -> None:
         watch = LeaseWatch(self._lease_seconds)
-        while True:
-            is_unwanted = time.monotonic() - self._wanted > self._unwanted_seconds
-            if (watch.has_lapsed(self._last_lease) or is_unwanted) and not named(self._root / PUSH):
-                break
+        while (self.is_wanted and not watch.has_lapsed(self._last_lease)) or named(self._root / PUSH):
             time.sleep(min(self._lease_seconds, self._unwanted_seconds) / 10)
         os._exit(0)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
 from scamp_service.cluster.sink import one_on_node
+from scamp_service.cluster.worker import host_mirror
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.host_mirror import HostMirror, keep_mirror
 from scamp_service.host import kernel
@@ -51,9 +53,21 @@ def test_a_host_of_a_cluster_stores_its_checkpoints(storage: ObjectStorage, tmp_
 def test_it_ends_when_no_rank_wants_it_although_somebody_leads(storage: ObjectStorage, tmp_path: Path) -> None:
     options = one_on_node(ray.get_runtime_context().get_node_id(), "unwanted", NAMESPACE)
     mirror: Any = ray.remote(HostMirror).options(**options).remote(storage.url, tmp_path, NAMESPACE, 3600.0, 3.0)
-    mirror.want.remote()
     with pytest.raises(ray.exceptions.ActorDiedError):
         until(lambda: ray.get(mirror.__ray_ready__.remote()) and None, "its end")
+
+
+def test_a_rank_that_wants_it_puts_off_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(host_mirror, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("threading.Thread.start", lambda thread: None)
+    mirror = HostMirror("s3://bucket/a", tmp_path, NAMESPACE, 4.0, 30.0)
+    now[0] = 20.0
+    mirror.want()
+    now[0] = 50.0
+    assert mirror.is_wanted
+    now[0] = 51.0
+    assert not mirror.is_wanted
 
 
 @pytest.mark.parametrize(("url", "is_controllers"), [("", False), ("s3://bucket/a", True)])
