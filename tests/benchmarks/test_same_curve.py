@@ -83,12 +83,17 @@ def test_differences_are_relative_to_values_above_one() -> None:
     assert largest_difference([{"loss": float("nan")}], [{"loss": 1.0}]) == float("inf")
 
 
-def test_a_fork_that_crashes_or_hangs_spoils_only_its_own_answer() -> None:
+def test_a_fork_that_crashes_or_hangs_spoils_only_its_own_answer(capsys: pytest.CaptureFixture[str]) -> None:
     def hang() -> None:
         while True:
             pass
 
-    assert in_forks([lambda: [1], lambda: os._exit(1)], PATIENCE_SECONDS) == [[1], CRASHED]
+    def fail() -> None:
+        raise KeyError("a shape")
+
+    assert in_forks([lambda: [1], lambda: os.abort(), fail], PATIENCE_SECONDS) == [[1], CRASHED, CRASHED]
+    printed = capsys.readouterr().err
+    assert "exit code -6" in printed and "exit code 1: Traceback" in printed and "KeyError: 'a shape'" in printed
     assert in_forks([lambda: [1], hang], 1) == [[1], HANGS]
 
 
