@@ -55,11 +55,20 @@ class Cluster:
         kinds = dict.fromkeys(device.kind for device in self.devices)
         return {kind: Cluster(tuple(device for device in self.devices if device.kind == kind)) for kind in kinds}
 
+    def of_kinds(self, kinds: frozenset[str]) -> Cluster:
+        """The devices of these kinds; all of them if ``kinds`` is empty."""
+        return Cluster(tuple(device for device in self.devices if device.kind in kinds)) if kinds else self
+
     @property
     def offer(self) -> Offer:
         """How many devices there are of each kind and size."""
         counts = Counter((device.kind, device.capacity_mib) for device in self.devices)
         return tuple((kind, mib, number) for (kind, mib), number in sorted(counts.items()))
+
+
+def offer_of(offer: Offer, kinds: frozenset[str]) -> Offer:
+    """The devices of these kinds in the offer; all of them if ``kinds`` is empty."""
+    return tuple(row for row in offer if row[0] in kinds) if kinds else offer
 
 
 def offers_more(offer: Offer, before: Offer) -> bool:
@@ -132,7 +141,8 @@ class Queued:
     gangs by age if the queue is in another order. Gangs that arrived together keep their order in the queue. A policy
     may exchange the places of trials of one ``study`` in the queue, but not those of different studies. One that has
     trained before ``resumes``. ``code`` is its archive of user code; None: a built-in workload. ``name`` is what users
-    call it in the reasons of others, such as "trial 3 of study 1".
+    call it in the reasons of others, such as "trial 3 of study 1". ``kinds`` are those of the devices on which it may
+    start; empty: any.
     """
 
     id: str
@@ -143,10 +153,15 @@ class Queued:
     resumes: bool = False
     code: str | None = None
     name: str = ""
+    kinds: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.shapes:
             raise ValueError(f"gang {self.id} must offer at least one shape")
+
+    def may_use(self, kinds: frozenset[str]) -> bool:
+        """Whether it may start on devices of each of these kinds."""
+        return not self.kinds or kinds <= self.kinds
 
     def gang(self, choice: int = 0) -> Gang:
         """The gang of one of its shapes."""

@@ -76,12 +76,13 @@ class Sizing:
         cluster: Cluster = FOUR_DEVICES,
         study: int = 0,
         traits: Traits = NO_TRAITS,
+        kinds: frozenset[str] = frozenset(),
     ) -> int:
         self.num += 1
         sizes = (1, 0, extra + 1, 0)  # of which a quarter is nothing
         failures = [PastAttempt(1, Layout(), ("virtual",), *sizes, Ending.OUT_OF_MEMORY)] if extra else []
         by_layout = {learned.layout: learned} if learned else {}
-        demand = Demand(Candidate(workload, code, params), failures, by_layout, past, study, traits=traits)
+        demand = Demand(Candidate(workload, code, params), failures, by_layout, past, study, traits=traits, kinds=kinds)
         self.sizer.request(self.num, demand, cluster)
         return self.num
 

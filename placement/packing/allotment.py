@@ -49,7 +49,10 @@ def no_choice(queue: Sequence[Queued]) -> Allotment:
 
 
 def possible_shapes(queued: Queued, ledger: Ledger) -> Sequence[int]:
-    """Positions of the shapes that the empty cluster could take."""
+    """Positions of the shapes that the empty cluster could take; none if it has devices of a kind that the trial may
+    not use."""
+    if not queued.may_use(ledger.kinds):
+        return []
     return [n for n, shape in enumerate(queued.shapes) if ledger.could_hold(shape)]
 
 

@@ -17,6 +17,7 @@ from math import inf
 
 from placement.model import Queued, Shape
 from placement.packing.allotment import possible_shapes
+from placement.packing.kinds import within_kinds
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision
 from placement.packing.reasons import DeviceRule
@@ -42,6 +43,7 @@ class Share:
     restart_seconds: float = 0.0
 
 
+@within_kinds
 def elastic(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
     """Start as many of the oldest trials as fit, each alone on its devices, in the shapes with the largest throughput.
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from placement.model import Queued
 from placement.packing.allotment import possible_shapes
+from placement.packing.kinds import within_kinds
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Blocked, Decision, Policy, Wait
 from placement.packing.reasons import DeviceRule
@@ -32,6 +33,7 @@ def static(num_ranks: int) -> Policy:
 
     so_many = f"the policy static-{num_ranks} gives each trial {num_ranks}, or the nearest that it can use"
 
+    @within_kinds
     def decide(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
         packing_round = Round(ledger, DeviceRule.IDLE, why_so_many=lambda queued, choice: so_many)
         return _first_come(queue, packing_round, choice, is_blocking=True)
@@ -39,6 +41,7 @@ def static(num_ranks: int) -> Policy:
     return decide
 
 
+@within_kinds
 def min_degree(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
     """Every trial gets the fewest devices that it can use, the oldest first; those that fit pass those that do not."""
     packing_round = Round(ledger, DeviceRule.FULLEST, why_so_many=lambda queued, choice: FEWEST)

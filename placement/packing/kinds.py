@@ -12,6 +12,9 @@ time, and the parts of a trial last no longer than that together. It is the rela
 machines, as in Lenstra, Shmoys and Tardos, "Approximation algorithms for scheduling unrelated parallel machines",
 Mathematical Programming 46, 1990, with shapes of several devices.
 
+A trial that may use some kinds alone is packed on these. Where a policy does not pack kinds by themselves, trials
+that may use the same ones share them, as if there were no others (``within_kinds``).
+
 On each kind a trial offers the shapes that were planned for it. On one for which none was, it offers those of the first
 kind, as much slower as that kind is by the matrix products of the catalogue.
 """
@@ -20,14 +23,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 
 import numpy as np
 
 from estimators.devices.catalogue import KINDS
-from placement.model import Cluster, Device, Gang, Queued, Shape
+from placement.model import Cluster, Device, Gang, Placement, Queued, Shape
 from placement.packing.allotment import Allotment, narrowest_by, possible_shapes
 from placement.packing.ledger import Ledger
+from placement.packing.policy import Decision, Policy, Wait
 
 MOST_TRIALS = 128
 """More trials are represented by so many of them, evenly drawn: one program then takes some milliseconds."""
@@ -75,6 +79,49 @@ def held_part(ledger: Ledger, gang_id: str, devices: Sequence[str]) -> Gang:
     """The part of a gang that is on these of its devices, as a gang."""
     mibs = tuple(ledger.gangs_on(device)[gang_id] for device in devices)
     return Gang(gang_id, len(mibs), max(mibs), mibs if len(set(mibs)) > 1 else ())
+
+
+def within_kinds(policy: Policy) -> Policy:
+    """The policy, for trials of which some may use devices of some kinds alone: each of its rounds is for those that
+    may use the same ones, beginning with those that may use the fewest."""
+
+    @wraps(policy)
+    def decide(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
+        if not any(queued.kinds for queued in queue):
+            return policy(queue, ledger, seconds_left)
+        able = {queued.id: frozenset(ledger.kinds & queued.kinds if queued.kinds else ledger.kinds) for queued in queue}
+        placements: list[Placement] = []
+        waits: dict[str, Wait] = {}
+        kept: set[str] = set()
+        try:
+            for kinds in sorted(set(able.values()), key=lambda kinds: (len(kinds), sorted(kinds))):
+                those = [queued for queued in queue if able[queued.id] == kinds]
+                here = part(ledger, [*kinds], ledger.max_gangs_per_device, kept)
+                decision = policy(those, here, seconds_left)
+                enter(decision.placements, ledger, placements)
+                waits |= {
+                    queued.id: within(queued, wait) for queued in those if (wait := decision.waits.get(queued.id))
+                }
+                kept |= {*decision.kept_devices}
+        finally:
+            ledger.release(*(placement.gang.id for placement in placements))
+        return Decision(tuple(placements), waits, tuple(sorted(kept)))
+
+    return decide
+
+
+def within(queued: Queued, wait: Wait) -> Wait:
+    """Why the gang waits, with the kinds to which it is bound."""
+    if not queued.kinds:
+        return wait
+    return replace(wait, reason=f"{wait.reason}; its study may use {' or '.join(sorted(queued.kinds))} alone")
+
+
+def enter(decided: Sequence[Placement], ledger: Ledger, placements: list[Placement]) -> None:
+    """Reserve what was decided, and add it to ``placements``, until the decision is complete."""
+    for placement in decided:
+        ledger.place(placement.gang, placement.devices)
+        placements.append(placement)
 
 
 @dataclass(frozen=True, slots=True)

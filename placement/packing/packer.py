@@ -36,6 +36,7 @@ from placement.packing.kinds import (
     OnKind,
     allotted,
     busy_seconds,
+    enter,
     fluid_seconds,
     groups_of,
     is_half_as_fast,
@@ -46,6 +47,8 @@ from placement.packing.kinds import (
     speeds_of,
     suits,
     timed_shapes,
+    within,
+    within_kinds,
 )
 from placement.packing.ledger import Ledger
 from placement.packing.policy import Decision, Wait
@@ -62,12 +65,18 @@ def pack(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, flo
     On a cluster of several kinds of GPUs, gangs may also wait for a faster one (``kinds``).
     """
     is_planned = any(shape.kind for queued in queue for shape in queued.shapes)
-    groups = groups_of(speeds_of(ledger.kinds), apart=is_planned)
+    groups = groups_of(speeds_of(ledger.kinds), apart=is_planned or any(queued.kinds for queued in queue))
     if len(groups) > 1:
         return _pack_kinds(queue, ledger, seconds_left, groups)
-    if not (groups and is_planned):
+    return _pack_kind(queue, ledger, seconds_left)
+
+
+@within_kinds
+def _pack_kind(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
+    """Pack devices of one kind, or of several that are equally fast."""
+    if not (ledger.kinds and any(shape.kind for queued in queue for shape in queued.shapes)):
         return _pack_all(queue, ledger, seconds_left)
-    there = {queued.id: on_kind(queued, groups[0][1][0], speeds_of(ledger.kinds)) for queued in queue}
+    there = {queued.id: on_kind(queued, min(ledger.kinds), speeds_of(ledger.kinds)) for queued in queue}
     decision = _pack_all([here.queued for here in there.values()], ledger, seconds_left)
     return replace(decision, placements=_of_all_shapes(decision.placements, there))
 
@@ -77,6 +86,12 @@ def _of_all_shapes(placements: Iterable[Placement], there: Mapping[str, OnKind])
     return tuple(
         replace(placement, choice=there[placement.gang.id].choices[placement.choice]) for placement in placements
     )
+
+
+@within_kinds
+def _pack_spanning(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
+    """Pack gangs over all kinds that they may use."""
+    return _pack_all(queue, ledger, seconds_left)
 
 
 def _pack_all(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:
@@ -121,8 +136,8 @@ def _pack_kinds(
     too_slow: dict[str, Sequence[str]] = {}  # gang id → free kinds on which it would end too late
     try:
         if is_starved:
-            over_all = _pack_all(spanning, ledger, seconds_left)
-            _enter(over_all.placements, ledger, placements)
+            over_all = _pack_spanning(spanning, ledger, seconds_left)
+            enter(over_all.placements, ledger, placements)
         for limit in sorted({1, ledger.max_gangs_per_device}):
             before: dict[str, float | None] = {}  # gang id → least seconds on the fastest kind that could hold it
             for speed, kinds in groups:
@@ -146,16 +161,18 @@ def _pack_kinds(
                 decision = _pack(
                     candidates, allotment, _round(devices, DeviceRule.FULLEST, allotment), seconds_left, in_time=True
                 )
-                _enter(_of_all_shapes(decision.placements, here), ledger, placements)
+                enter(_of_all_shapes(decision.placements, here), ledger, placements)
                 waits = {**decision.waits, **waits}
                 before = {**seconds, **before}
                 waiting = [queued for queued in waiting if not ledger.holds(queued.id)]
         if spanning and not is_starved:
-            over_all = _pack_all(spanning, ledger, seconds_left)
-            _enter(over_all.placements, ledger, placements)
+            over_all = _pack_spanning(spanning, ledger, seconds_left)
+            enter(over_all.placements, ledger, placements)
     finally:
         ledger.release(*(placement.gang.id for placement in placements))
-    waits = {queued.id: _with_kinds(waits[queued.id], too_slow.get(queued.id, ())) for queued in waiting}
+    waits = {
+        queued.id: within(queued, _with_kinds(waits[queued.id], too_slow.get(queued.id, ()))) for queued in waiting
+    }
     return Decision(tuple(placements), {**waits, **over_all.waits}, over_all.kept_devices)
 
 
@@ -163,13 +180,6 @@ def _with_kinds(wait: Wait, too_slow: Sequence[str]) -> Wait:
     if not too_slow:
         return wait
     return replace(wait, reason=f"{wait.reason}; on {' or '.join(too_slow)} it would end later than all trials could")
-
-
-def _enter(decided: Sequence[Placement], ledger: Ledger, placements: list[Placement]) -> None:
-    """Reserve what was decided until the decision is complete."""
-    for placement in decided:
-        ledger.place(placement.gang, placement.devices)
-        placements.append(placement)
 
 
 def _round(ledger: Ledger, rule: DeviceRule, allotment: Allotment) -> Round:

@@ -75,6 +75,7 @@ class Round:
         """Place the gang in one of its shapes; False if it does not fit now, or only on more nodes than it needs."""
         shape = queued.shapes[choice]
         assert not self.ledger.holds(queued.id), f"gang {queued.id} is queued but already holds devices"
+        assert queued.may_use(self.ledger.kinds), f"gang {queued.id} may not use all of {self.ledger.kinds}"
         if shape.mibs:
             return self._start_uneven(queued, choice)
         must_be_near = self._is_near and not may_be_far and shape.num_ranks > 1

@@ -23,12 +23,16 @@ NO_LIMITS: Mapping[int, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A trial that arrives at ``at`` and offers ``shapes``, whose seconds must be known."""
+    """A trial that arrives at ``at`` and offers ``shapes``, whose seconds must be known.
+
+    ``kinds`` are those of the devices on which it may start; empty: any.
+    """
 
     id: str
     shapes: tuple[Shape, ...]
     at: float = 0.0
     study: int = 0
+    kinds: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.shapes or any(shape.seconds is None for shape in self.shapes):
@@ -164,7 +168,8 @@ class Simulation:
     ) -> None:
         self._policy, self._round_seconds, self._most_nominated = policy, options.round_seconds, options.most_nominated
         self._arrivals = sorted(range(len(jobs)), key=lambda n: (jobs[n].at, n), reverse=True)
-        self._jobs = jobs
+        self._jobs, self._cluster = jobs, cluster
+        self._empty: dict[frozenset[str], Ledger] = {}  # by kinds
         self._ledger = Ledger(cluster, options.max_gangs_per_device)
         self._progress = Progress(options.domains or domains_of(cluster))
         self._left = _SecondsLeft(self._progress)
@@ -201,11 +206,18 @@ class Simulation:
         while self._arrivals and self._jobs[self._arrivals[-1]].at <= now:
             number = self._arrivals.pop()
             job = self._jobs[number]
-            if not any(self._ledger.could_hold(shape) for shape in job.shapes):
+            devices = self._ledger if not job.kinds else self._of_kinds(job.kinds)
+            if not any(devices.could_hold(shape) for shape in job.shapes):
                 self._found.never[job.id] = Wait(Blocked.TOO_LARGE, "no devices of the cluster could ever run it")
                 continue
             self._arrived[job.id] = job.at
-            self._queues.add(Queued(job.id, job.shapes, arrival=number, study=job.study))
+            self._queues.add(Queued(job.id, job.shapes, arrival=number, study=job.study, kinds=job.kinds))
+
+    def _of_kinds(self, kinds: frozenset[str]) -> Ledger:
+        """The empty devices of these kinds."""
+        if kinds not in self._empty:
+            self._empty[kinds] = Ledger(self._cluster.of_kinds(kinds), self._ledger.max_gangs_per_device)
+        return self._empty[kinds]
 
     def decide(self, now: float) -> None:
         """Let the policy decide until it starts nothing more among the jobs that are nominated."""

@@ -134,8 +134,8 @@ class Demand:
     ``own_attempts`` are its own runs that ran out of memory, and ``learned`` are the corrections of its family under
     each layout that has any. ``past`` are the runs of its family, whose times correct the predicted seconds of a step.
     A trace may take ``trace_seconds`` of processor time. ``evaluation`` is what its own and its family's evaluations
-    needed beyond their trace. ``plan`` is the one that the study gives, if any. ``traits`` are those
-    of its code that attempts of its family have shown.
+    needed beyond their trace. ``plan`` is the one that the study gives, if any, and ``kinds`` are those of the devices
+    that it may use; empty: any. ``traits`` are those of its code that attempts of its family have shown.
     """
 
     candidate: Candidate
@@ -146,6 +146,7 @@ class Demand:
     trace_seconds: int = TRACE_SECONDS
     evaluation: EvaluationExtra = NO_EVALUATION_EXTRA
     plan: Plan | None = None
+    kinds: frozenset[str] = frozenset()
     traits: Traits = NO_TRAITS
 
     def learned_bytes(self, layout: Layout) -> int:

@@ -74,4 +74,5 @@ def _rules(study: Study, spec: StudySpec) -> StudyRules:
         plan=spec.given_plan,
         guard=spec.guard,
         pack=spec.pack,
+        kinds=frozenset(spec.kinds),
     )

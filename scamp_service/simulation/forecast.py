@@ -78,6 +78,7 @@ def load_of(store: Store, *, now: float) -> Load:
     """The work of the live studies: open attempts, waiting trials, and trials that are not proposed yet."""
     live = list(store.studies.live())
     budgets = {study.id: _budget(study) for study in live}
+    kinds = {study.id: frozenset(study.spec.get("kinds", ())) for study in live}
     trials = [trial for trial in store.trials.live() if trial.study_id in budgets]
     attempts = {attempt.trial_id: attempt for attempt in store.attempts.open()}
     seconds = {trial.id: _seconds(budgets[trial.study_id], trial, attempts.get(trial.id), now) for trial in trials}
@@ -98,12 +99,12 @@ def load_of(store: Store, *, now: float) -> Load:
     num_untimed = sum(seconds[trial.id] is None for trial in trials if _is_sized(trial, attempts))
     return Load(
         running=tuple(_running(trials, attempts, seconds)),
-        jobs=tuple(jobs[:MOST_JOBS]),
+        jobs=tuple(replace(job, kinds=kinds[job.study]) for job in jobs[:MOST_JOBS]),
         most_running={
             study_id: budget.max_concurrent for study_id, budget in budgets.items() if budget.max_concurrent is not None
         },
         waits=dict(_waits(trials, attempts, now)),
-        queued=tuple(_queued(trials, attempts, seconds, now)),
+        queued=tuple(replace(gang, kinds=kinds[gang.study]) for gang in _queued(trials, attempts, seconds, now)),
         num_unknown=num_untimed + sum(num for study_id, num in num_to_come.items() if study_id not in typical),
         num_more=max(0, len(jobs) - MOST_JOBS),
     )
@@ -274,7 +275,7 @@ def _speeds(cluster: Cluster, kinds: Mapping[str, DeviceKind]) -> tuple[dict[str
 
 def _scaled(job: Job, base: float) -> Job:
     shapes = (replace(shape, seconds=(shape.seconds or 0.0) * base, communication_share=None) for shape in job.shapes)
-    return Job(job.id, tuple(shapes), job.at, job.study)
+    return replace(job, shapes=tuple(shapes))
 
 
 def _device_seconds(job: Job) -> float:

@@ -262,8 +262,16 @@ class _Replay:
             return
         trials = self.store.trials.live()
         ledger = ledger_of(self.named_cluster.cluster, self.store.attempts.open(), self.options.max_gangs_per_device)
+        kinds = {study.id: frozenset(study.spec.get("kinds", ())) for study in self.store.studies.page()}
         queue = [
-            Queued(f"{trial.id}", (trial.sized.demand,), trial.passed_over, trial.id, trial.study_id)
+            Queued(
+                f"{trial.id}",
+                (trial.sized.demand,),
+                trial.passed_over,
+                trial.id,
+                trial.study_id,
+                kinds=kinds[trial.study_id],
+            )
             for trial in trials
             if trial.state is TrialState.QUEUED and trial.sized is not None
         ]

@@ -22,7 +22,7 @@ from estimators.model import Layout, Plan, Prediction
 from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from placement.exact.study_planner import StudyPlanner
-from placement.model import Cluster
+from placement.model import Cluster, Offer
 from placement.option import NoPlan, Option
 from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.learned import choose_learned
@@ -59,6 +59,7 @@ class _Job:
     search: PlanSearch[Sized | Unsized | LargestBatch] = field(repr=False)
     layouts: Sequence[Layout]
     batch_reason: str = ""  # if its batch was chosen
+    offer: Offer = ()  # of the whole cluster, of which ``cluster`` is what the study may use
     trace_key: str = ""  # of the trace that it needs next
     num_traces: int = 0
     structure: str = ""
@@ -140,8 +141,12 @@ class ProcessSizer:
         with self._changed:
             if trial_id in self._open or trial_id in self._results or not cluster.devices or self._closed:
                 return
-            search = self._search(demand, cluster)
-            job = _Job(trial_id, demand.study_id, demand, cluster, search, next(search))
+            if not (able := cluster.of_kinds(demand.kinds)).devices:
+                self._results[trial_id] = _no_such_devices(demand.kinds, cluster)
+                self._has_news()
+                return
+            search = self._search(demand, able)
+            job = _Job(trial_id, demand.study_id, demand, able, search, next(search), offer=cluster.offer)
             self._open[trial_id] = job
             self._queue(job)
 
@@ -277,8 +282,10 @@ class ProcessSizer:
                     return None
                 case Sized() as sized:
                     return replace(sized, batch_reason=job.batch_reason)
-                case Unsized() as unsized:
+                case Unsized(offer=None) as unsized:
                     return unsized
+                case Unsized() as unsized:  # other kinds may be there, which it may not use: only new devices count
+                    return replace(unsized, offer=job.offer)
             raise AssertionError(end.value) from None
 
     def _traced(self, tracer: Tracer, process: TraceProcess, demand: Demand, layout: Layout) -> Trace | str:
@@ -327,11 +334,14 @@ class ProcessSizer:
         return choose_learned(ask, demand.own_attempts, demand.learned)
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
-        """The plans for each kind of devices of the cluster; if no kind alone holds the candidate, that for all."""
+        """The plans for each kind of devices of the cluster; if no kind alone holds the candidate, that for all.
+
+        ``cluster`` has the devices that the study may use; if these are of one kind, there may be others.
+        """
         fastest, kinds = self._kind_of(cluster), self._kinds_of(cluster)
         of_kinds = cluster.by_kind
         planned: list[Sized] = []
-        if len(of_kinds) > 1:
+        if len(of_kinds) > 1 or demand.kinds:
             speeds = {name: kinds.get(name, fastest) for name in of_kinds}
             for name in sorted(of_kinds, key=lambda name: _seconds_per_flop(speeds[name])):
                 devices = of_kinds[name]
@@ -381,6 +391,13 @@ class ProcessSizer:
                 other_choices = [timed(option.plan, option.prediction) for option in grown]
                 sized = replace(sized, choices=with_other_batches(choice, choices, other_choices))
                 return replace(sized, pipeline=recorded_pipeline(sized, profile, kind))
+
+
+def _no_such_devices(kinds: frozenset[str], cluster: Cluster) -> Unsized:
+    """The verdict on a candidate of a study that may use none of the devices of the cluster."""
+    present = " and ".join(sorted(cluster.by_kind))
+    reason = f"the study may use {' or '.join(sorted(kinds))} alone (kinds), and the cluster has {present}"
+    return Unsized(reason, infeasible=True, offer=cluster.offer)
 
 
 def _seconds_per_flop(kind: DeviceKind | None) -> float:

@@ -33,6 +33,7 @@ from scamp_service.study.workload_names import is_file
 MAX_REPEATS = 100
 MOST_PACKED = 12
 """A rank process has threads for so many attempts at once."""
+MOST_KINDS = 20
 PACKS = {"off": 1, "auto": MOST_PACKED}
 Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]
@@ -74,7 +75,8 @@ class StudySpec(Strict):
     the mean. An empty ``space`` is in the user's class, and not known yet (see
     ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
     on how a batch is divided, nor on interruptions. Up to ``pack`` trials with equal frozen weights
-    share a process and make their passes together. ``notify`` lists who is told about the study, and what.
+    share a process and make their passes together. Trials use devices of ``kinds`` alone,
+    or of any if that is empty. ``notify`` lists who is told about the study, and what.
     """
 
     name: Title
@@ -96,6 +98,7 @@ class StudySpec(Strict):
     plan: dict[Name, Any] | None = None
     guard: bool = True
     pack: Annotated[Integer, Field(ge=1, le=MOST_PACKED), BeforeValidator(_members)] = 1
+    kinds: Annotated[list[Title], at_most(MOST_KINDS)] = Field(default=[], max_length=MOST_KINDS)
     notify: Annotated[list[Receiver], at_most(MOST_RECEIVERS)] = Field(default=[], max_length=MOST_RECEIVERS)
 
     @model_validator(mode="before")

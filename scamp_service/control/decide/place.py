@@ -87,7 +87,7 @@ def _ready_to_place(s: Snapshot, learned: Corrections) -> Generator[Effect, None
             yield from _waits(trial, WaitsFor.PREDICTIONS, WAITS_FOR_FRONT)
         elif any_learned and (newer := _learned_since(s, trial, learned)):
             yield _to_plan_again(trial, f"will be planned again with {newer}")
-        elif missing := missing_in(sized_of(trial).demand):
+        elif missing := missing_in(sized_of(trial).demand, s.studies[trial.study_id].kinds):
             yield _to_plan_again(trial, f"will be planned again: {missing}")
         elif trial.id not in winding_down and not must_wait(s.now, trial):
             ready.append(trial)
@@ -173,7 +173,7 @@ def _by_devices(s: Snapshot, queued: Sequence[Trial]) -> tuple[list[Trial], list
     if not s.packing.autoscale_devices:
         return list(queued), []
     missing_in = cache(partial(missing_devices, s.cluster.offer))
-    missing = [(trial, missing_in(sized_of(trial).demand)) for trial in queued]
+    missing = [(trial, missing_in(sized_of(trial).demand, s.studies[trial.study_id].kinds)) for trial in queued]
     return [trial for trial, why in missing if not why], [(trial, why) for trial, why in missing if why]
 
 

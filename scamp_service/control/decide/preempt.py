@@ -68,7 +68,8 @@ def _moved(s: Snapshot, learned: Corrections, running: Mapping[int, Trial], firs
     restarts, counted on each device, and an attempt that has hardly begun stays.
     """
     ledger, demand = usable_ledger(s), sized_of(first).demand
-    start_in, _ = soonest(ledger, demand.num_ranks, demand.mib_per_rank, seconds_left(s))
+    able = usable_ledger(s, s.studies[first.study_id].kinds)
+    start_in, _ = soonest(able, demand.num_ranks, demand.mib_per_rank, seconds_left(s))
     worth = start_in * demand.num_ranks / WORTH_RESTARTS
     used_up, priority = used_up_studies(s), s.studies[first.study_id].sharing.priority
     costs: dict[str, float] = {}
@@ -87,7 +88,7 @@ def _moved(s: Snapshot, learned: Corrections, running: Mapping[int, Trial], firs
         ):
             costs[attempt.key] = cost
     movable = [attempt for attempt in s.attempts if attempt.key in costs]
-    on_nodes = Counter(ledger.device(device).node for device in ledger.with_room(demand.mib_per_rank))
+    on_nodes = Counter(ledger.device(device).node for device in able.with_room(demand.mib_per_rank))
 
     def order(attempt: Attempt) -> tuple[int, int, float, int]:
         """Sorts attempts: first those on the nodes with most room, and on the devices with the fewest gangs."""

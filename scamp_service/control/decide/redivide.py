@@ -38,10 +38,12 @@ class _Job:
 
 
 def redivided_studies(s: Snapshot) -> frozenset[int]:
-    """Studies whose trials may be divided anew: all under the policy ``elastic``, on devices of equal speed."""
-    if len(set(speeds_of(frozenset(device.kind for device in s.cluster.devices)).values())) > 1:
+    """Studies whose trials may be divided anew: under the policy ``elastic`` those that may use all devices, if these
+    are of equal speed."""
+    kinds = frozenset(device.kind for device in s.cluster.devices)
+    if s.packing.policy is not elastic or len(set(speeds_of(kinds).values())) > 1:
         return frozenset()
-    return frozenset(s.studies) if s.packing.policy is elastic else frozenset()
+    return frozenset(study.id for study in s.studies.values() if not study.kinds or kinds <= study.kinds)
 
 
 def redivide_running(s: Snapshot, learned: Corrections) -> Iterator[MoveAttempt]:

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from estimators.model import Plan
-from placement.model import Cluster, Gang, plural
+from placement.model import Cluster, Device, Gang, plural
 from placement.packing.ledger import Ledger
 from scamp_service.control.decide.effects import Effect, MoveTrial, withdraw
 from scamp_service.control.decide.rules.admission import used_up_studies
@@ -71,7 +71,9 @@ def _best(s: Snapshot, trial: Trial, attempt: Attempt, idle: Sequence[str]) -> C
         return None
     choices = worth_offering(trial, trial.sized.choices)
     others = [choice for choice in choices if _is_wider(choice, attempt.choice) or choice.kind != attempt.choice.kind]
-    able = [choice for choice in others if _can_start(s, choice, [*idle, *attempt.devices], attempt)]
+    may_use = s.cluster.of_kinds(s.studies[trial.study_id].kinds).devices
+    among = [device for device in may_use if device.id in {*idle, *attempt.devices}]
+    able = [choice for choice in others if _can_start(s, choice, among, attempt)]
     best = max(able, key=lambda choice: _saved_seconds(s, trial, attempt, choice), default=None)
     if best is None:
         return None
@@ -112,13 +114,9 @@ def find_narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt
     return replace(trial.sized.taking(before.choice), reason="the plan before the wider one")
 
 
-def _can_start(s: Snapshot, choice: Choice, among: Sequence[str], instead_of: Attempt) -> bool:
+def _can_start(s: Snapshot, choice: Choice, among: Sequence[Device], instead_of: Attempt) -> bool:
     """Whether a gang could start on these devices, next to other gangs that are there."""
-    usable = [
-        device
-        for device in s.cluster.devices
-        if device.id in among and device.id not in s.closed and choice.kind in ("", device.kind)
-    ]
+    usable = [device for device in among if device.id not in s.closed and choice.kind in ("", device.kind)]
     usable_ids = {device.id for device in usable}
     ledger = Ledger(Cluster(tuple(usable)), s.packing.max_gangs_per_device)
     for attempt in s.attempts:

@@ -115,10 +115,10 @@ def _refused(s: Snapshot, trial: Trial, unsized: Unsized) -> MoveTrial:
     One that begins with weights of another and has not trained yet never comes back: the other may continue, and drops
     its checkpoint.
     """
-    offer, reason = unsized.offer, unsized.reason
+    offer, reason, kinds = unsized.offer, unsized.reason, s.studies[trial.study_id].kinds
     if trial.parent is not None and trial.value is None:
         offer = None
-    missing = missing_devices(offer, trial.sized.demand) if trial.sized and offer is not None else ""
+    missing = missing_devices(offer, trial.sized.demand, kinds) if trial.sized and offer is not None else ""
     if missing:
         reason = f"{missing}. The study waits {RETURN_WORDS} for more of them. Until then: {reason}"
     elif s.packing.autoscale_devices:
@@ -142,6 +142,7 @@ def demand_of(s: Snapshot, learned: Corrections, trial: Trial) -> Demand:
         trace_seconds=study.budget.trace_seconds,
         evaluation=evaluation_need([*past, *failures]),
         plan=study.plan,
+        kinds=study.kinds,
         traits=_shown_by(past),
     )
 

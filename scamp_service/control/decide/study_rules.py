@@ -110,6 +110,8 @@ class StudyRules:
     """Whether trainings check that their curves do not depend on how a batch is divided."""
     pack: int = 1
     """The most trials that share a process; 1: none does."""
+    kinds: frozenset[str] = frozenset()
+    """Kinds of the devices that its trials may use; empty: any."""
 
     @property
     def wants_trials(self) -> bool:

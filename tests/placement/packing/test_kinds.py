@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from placement.model import Cluster, Device, Gang, Queued, Shape
+from placement.packing.elastic import elastic
+from placement.packing.fixed import min_degree, static
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
-from placement.packing.policy import Blocked
+from placement.packing.policy import Blocked, Policy
 from placement.packing.turns import PASSES_BEFORE_RESERVATION
 
 
@@ -143,3 +145,68 @@ def test_unlike_shares_that_no_devices_hold_wait_with_the_reason_and_old_ones_ge
     assert decision.waits["uneven"].blocked is Blocked.BUSY and "needs 50 to 80 MiB" in decision.waits["uneven"].reason
     old = pack([uneven((80, 50), (5, 3), PASSES_BEFORE_RESERVATION)], ledger)
     assert set(old.kept_devices) == {"d0", "d1"} and old.waits["uneven"].blocked is Blocked.OWN_RESERVATION
+
+
+NONE_NOW = "the cluster has no devices now"
+
+
+def bound(queued: Queued, *kinds: str) -> Queued:
+    return replace(queued, kinds=frozenset(kinds))
+
+
+def test_a_bound_trial_takes_only_its_kinds_and_leaves_the_others_to_others() -> None:
+    queue = [bound(queued_of("slow", (1, 50.0)), "T4"), queued_of("any", (1, 10.0))]
+    decision = pack(queue, Ledger(mixed(1, 1), 1))
+    assert {placement.gang.id: placement.devices for placement in decision.placements} == {
+        "slow": ("d1",),
+        "any": ("d0",),
+    }
+    wide = pack([bound(queued_of("wide", (3, 50.0)), "T4"), queued_of("any", (3, 9.0))], Ledger(mixed(2, 2), 1))
+    assert [placement.gang.id for placement in wide.placements] == ["any"], "there are two T4, and no others count"
+    assert wide.waits["wide"].blocked is Blocked.TOO_LARGE
+    assert wide.waits["wide"].reason.endswith("; its study may use T4 alone")
+
+
+def test_a_bound_trial_of_two_kinds_spans_these_alone() -> None:
+    devices = [("A100-40", 1), ("V100-16", 2), ("T4", 1)]
+    names = [kind for kind, number in devices for _ in range(number)]
+    cluster = Cluster(tuple(Device(f"{kind}-{n}", "n", n, kind, 100) for n, kind in enumerate(names)))
+    (placement,) = pack([bound(queued_of("a", (3, 9.0)), "V100-16", "T4")], Ledger(cluster, 1)).placements
+    assert sorted(placement.devices) == ["T4-3", "V100-16-1", "V100-16-2"]
+
+
+@pytest.mark.parametrize("policy", [pack, min_degree, elastic, static(1)], ids=lambda policy: policy.__name__)
+def test_a_bound_trial_waits_where_its_kind_is_absent_and_no_device_is_kept_for_it(policy: Policy) -> None:
+    absent = replace(bound(queued_of("absent", (1, 9.0)), "A100-40"), passed_over=PASSES_BEFORE_RESERVATION)
+    for cluster in (mixed(0, 1), mixed(1, 1)):
+        decision = policy([absent, queued_of("any", (1, 9.0))], Ledger(cluster, 1), {})
+        assert [placement.gang.id for placement in decision.placements] == ["any"] and not decision.kept_devices
+        assert decision.waits["absent"].reason == f"{NONE_NOW}; its study may use A100-40 alone"
+
+
+@pytest.mark.parametrize("policy", [pack, min_degree, elastic, static(2)], ids=lambda policy: policy.__name__)
+@pytest.mark.parametrize("seed", range(10))
+def test_no_policy_breaks_a_bound_and_every_trial_starts_or_has_a_reason(policy: Policy, seed: int) -> None:
+    source = random.Random(seed)
+    kinds = ("A100-40", "V100-16", "T4", "Cerebras")
+    cluster = Cluster(tuple(Device(f"d{n}", f"n{n // 4}", n, source.choice(kinds[:3]), 100) for n in range(12)))
+    ledger = Ledger(cluster, 1 if policy is elastic else source.choice((1, 3)))
+    ledger.place(Gang("held", 2, 80), ["d1", "d7"])
+    queue = [
+        bound(
+            queued_of(f"{n}", *((width, 90.0 / width) for width in (1, 2, 4)), passed_over=source.choice((0, 0, 9))),
+            *source.sample(kinds, source.choice((0, 1, 2))),
+        )
+        for n in range(10)
+    ]
+    decision = policy(queue, ledger, {"held": 5.0})
+    assert [gang.id for gang in ledger.gangs] == ["held"]
+    started = {placement.gang.id for placement in decision.placements}
+    assert started | set(decision.waits) == {queued.id for queued in queue} and not started & set(decision.waits)
+    allowed = {queued.id: queued.kinds or frozenset(kinds) for queued in queue}
+    for placement in decision.placements:
+        ledger.place(placement.gang, placement.devices)
+        assert {ledger.device(device).kind for device in placement.devices} <= allowed[placement.gang.id]
+    free = {device.kind for device in cluster.devices if not ledger.gangs_on(device.id)}
+    waiting = [allowed[queued.id] for queued in queue if queued.id in decision.waits]
+    assert policy is not min_degree or not any(free & kinds for kinds in waiting), "its narrowest shape is one device"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from tests.values import changed, new_attempt, sized
 STEP_SECONDS = 2.0
 
 
-def a_study(store: Store, trials: int, **budget: Any) -> int:
+def a_study(store: Store, trials: int, kinds: Sequence[str] = (), **budget: Any) -> int:
     spec = StudySpec.model_validate(
         {
             "name": "a study",
@@ -31,6 +33,7 @@ def a_study(store: Store, trials: int, **budget: Any) -> int:
             "objective": {"metric": "accuracy", "direction": "maximize"},
             "space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}},
             "stopping": {"rule": "none"},
+            "kinds": [*kinds],
             "budget": {"trials": trials, "steps": 10, **budget},
         }
     )
@@ -103,6 +106,18 @@ def test_faster_devices_take_less_time_and_the_limit_of_a_study_holds() -> None:
     assert forecast(load, both, kinds=kinds).makespan_seconds <= 40.0
     fast = Cluster((both.devices[1],))
     assert forecast(load, fast, kinds=kinds).makespan_seconds == pytest.approx(40.0)  # planned for this kind
+
+
+def test_a_study_that_is_bound_to_a_kind_waits_for_it_and_never_runs_without() -> None:
+    store = empty_store()
+    bound, free = a_study(store, 2, kinds=["T4"]), a_study(store, 2)
+    slow, fast = queued(store, bound, range(2)), queued(store, free, range(2))
+    t4, v100 = devices(1, "T4").devices[0], replace(devices(1).devices[0], id="v")
+    found = forecast(load_of(store, now=0.0), Cluster((t4, v100)), max_gangs_per_device=1)
+    assert [found.starts[trial_id] for trial_id in slow] == [0.0, 20.0] and found.num_never == 0
+    none = forecast(load_of(store, now=0.0), Cluster((v100,)), max_gangs_per_device=1)
+    assert none.num_never == 2 and set(none.starts) == {*fast}
+    assert {none.lacking[trial_id].blocked for trial_id in slow} == {Blocked.TOO_LARGE}
 
 
 def test_trials_without_plans_count_like_those_of_their_study_or_are_left_out() -> None:

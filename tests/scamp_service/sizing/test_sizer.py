@@ -92,6 +92,9 @@ def test_each_kind_of_devices_gets_a_plan_of_its_own(folder: Path, blobs: Memory
         sizing = Sizing(sizer)
         sized = sizing.size(params, cluster=Cluster((*small, *large)))
         none = sizing.size(params, cluster=Cluster((*small[:1], *large)))
+        bound = sizing.size(params, cluster=Cluster((*small, *large)), kinds=frozenset({"T4", "L4"}))
+        few = sizing.size(params, cluster=Cluster((*small[:1], *large)), kinds=frozenset({"T4"}))
+        absent = sizing.size(params, cluster=Cluster((*small, *large)), kinds=frozenset({"L4"}))
     finally:
         sizer.close()
     assert isinstance(sized, Sized) and isinstance(none, Sized)
@@ -105,6 +108,10 @@ def test_each_kind_of_devices_gets_a_plan_of_its_own(folder: Path, blobs: Memory
     assert {choice.kind for choice in none.choices or (none.choice,)} == {"A100-40"}, (
         "what a kind cannot hold has no plan"
     )
+    assert isinstance(bound, Sized) and bound.choice == first["T4"], "a study may leave faster devices to others"
+    assert isinstance(few, Unsized) and isinstance(absent, Unsized) and few.infeasible and absent.infeasible
+    assert few.offer == Cluster((*small[:1], *large)).offer, "devices that it may not use are no news"
+    assert absent.reason == "the study may use L4 alone (kinds), and the cluster has A100-40 and T4"
 
 
 @pytest.mark.sample

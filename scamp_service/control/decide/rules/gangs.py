@@ -8,7 +8,7 @@ from functools import lru_cache
 from operator import ge
 
 from estimators.model import MIB
-from placement.model import NONE_READY, Cluster, Gang, Offer, Queued, Ready, Shape, plural
+from placement.model import NONE_READY, Cluster, Gang, Offer, Queued, Ready, Shape, offer_of, plural
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
 from scamp_service.control.decide.rules.growth import counted_seconds, step_seconds, worth_offering
@@ -24,8 +24,10 @@ def sized_of(trial: Trial) -> Sized:
     return trial.sized
 
 
-def missing_devices(offer: Offer, demand: Shape) -> str:
-    """Why such a gang never fits on these devices; empty if it does when they are free."""
+def missing_devices(offer: Offer, demand: Shape, kinds: frozenset[str]) -> str:
+    """Why such a gang never fits on those of these devices that are of its ``kinds``, or on any if it has none; empty
+    if it does when they are free."""
+    offer, of_kinds = offer_of(offer, kinds), f" of {' or '.join(sorted(kinds))}" if kinds else ""
     num_ranks, mib = demand.num_ranks, demand.mib_per_rank
     if demand.mibs:
         mibs_offered = sorted((offered_mib for _, offered_mib, number in offer for _ in range(number)), reverse=True)
@@ -33,16 +35,17 @@ def missing_devices(offer: Offer, demand: Shape) -> str:
         if len(mibs_offered) >= num_ranks and all(map(ge, mibs_offered, largest_first)):
             return ""
         mibs = ", ".join(map(str, largest_first))
-        return f"its plan needs {plural(num_ranks, 'device')} of {mibs} MiB, which the cluster does not have now"
+        needs = f"its plan needs {plural(num_ranks, 'device')} of {mibs} MiB{of_kinds and f', {of_kinds[1:]}'}"
+        return f"{needs}, which the cluster does not have now"
     able = sum(number for _, offered_mib, number in offer if offered_mib >= mib)
     if able >= num_ranks:
         return ""
-    return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {plural(able, 'such device')}"
+    return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {plural(able, 'such device')}{of_kinds}"
 
 
 def fits_now(s: Snapshot, trial: Trial) -> bool:
     """Whether the present devices could hold the plan of a queued trial if they were free."""
-    return not missing_devices(s.cluster.offer, sized_of(trial).demand)
+    return not missing_devices(s.cluster.offer, sized_of(trial).demand, s.studies[trial.study_id].kinds)
 
 
 def offer_choices(s: Snapshot, trial: Trial, learned: Corrections) -> tuple[Choice, ...]:
@@ -84,7 +87,7 @@ def queued_of(
     )
     name = f"trial {trial.number} of study {trial.study_id}"
     passes = trial.passed_over if passes is None else passes
-    return _gang_of(trial.id, trial.attempt + 1, trial.study_id, shapes, left, passes, study.code, name)
+    return _gang_of(trial.id, trial.attempt + 1, trial.study_id, shapes, left, passes, study.code, name, study.kinds)
 
 
 @lru_cache(maxsize=2**15)
@@ -97,6 +100,7 @@ def _gang_of(
     passes: int,
     code: str | None,
     name: str,
+    kinds: frozenset[str],
 ) -> Queued:
     """Thousands may wait for hours, and making their values again takes most of a cycle. ``shapes`` are of one step.
 
@@ -115,6 +119,7 @@ def _gang_of(
         resumes=attempt > 1,
         code=code,
         name=name,
+        kinds=kinds,
     )
 
 
@@ -128,10 +133,11 @@ def ledger_of(
     return ledger
 
 
-def usable_ledger(s: Snapshot) -> Ledger:
-    """The devices on which trials may start, with what the open attempts reserve there."""
+def usable_ledger(s: Snapshot, kinds: frozenset[str] = frozenset()) -> Ledger:
+    """The devices on which trials may start, with what the open attempts reserve there; those of some ``kinds``, or
+    all."""
     usable = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
-    return ledger_of(usable, s.attempts, s.packing.max_gangs_per_device, s.ready)
+    return ledger_of(usable.of_kinds(kinds), s.attempts, s.packing.max_gangs_per_device, s.ready)
 
 
 def seconds_left(s: Snapshot) -> dict[str, float]:

@@ -50,6 +50,21 @@ def test_an_attempt_has_the_plan_for_the_kind_of_its_devices() -> None:
     assert begin.attempt.devices == ("t0", "t1")
 
 
+def test_a_trial_whose_study_is_bound_to_a_kind_starts_there_or_is_planned_again_without_it() -> None:
+    mixed, rules = Cluster((*T4S.devices, Device("l", "m", 0, "L4", 96))), {1: study(kinds=frozenset({"T4"}))}
+    begin = next(effect for effect in effects_of(trials=[of_kinds()], cluster=mixed, studies=rules))
+    assert isinstance(begin, Begin) and begin.attempt.devices == ("t0", "t1")
+    lost = of_kinds(num_lost=1)  # its plan is then for devices of any kind
+    (waits,) = effects_of(trials=[lost], cluster=mixed, studies=rules, closed=frozenset({"t0", "t1"}))
+    assert isinstance(waits, MoveTrial) and waits.reason.endswith("; its study may use T4 alone")
+    begin = next(effect for effect in effects_of(trials=[lost], cluster=mixed, studies=rules))
+    assert isinstance(begin, Begin) and begin.attempt.devices == ("t0",)
+    without = Cluster(mixed.devices[2:])
+    again = only_move(effects_of(trials=[of_kinds()], cluster=without, studies=rules))
+    assert again.to is TrialState.WAITING
+    assert again.reason.endswith("its plan needs 1 × 40 MiB, and the cluster now has 0 such devices of T4")
+
+
 @pytest.mark.parametrize(
     ("changes", "packing"),
     [

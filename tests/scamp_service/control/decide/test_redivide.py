@@ -94,6 +94,13 @@ def test_nothing_is_divided_on_devices_of_unequal_speed() -> None:
     assert not stopped([trial(), queued(2)], [running(plan=FOUR, devices=ALL)], cluster=cluster)
 
 
+def test_a_study_that_may_not_use_all_devices_is_not_divided_anew() -> None:
+    cluster = Cluster(tuple(Device(f"n/{n}", "n", n, kind, 96) for n, kind in enumerate(("one", "one", "two", "two"))))
+    attempts = [running(plan=FOUR, devices=ALL)]
+    assert stopped([trial(), queued(2)], attempts, cluster=cluster)
+    assert not stopped([trial(), queued(2)], attempts, cluster=cluster, study={"kinds": frozenset({"one"})})
+
+
 def test_while_an_attempt_winds_down_nothing_else_is_stopped() -> None:
     ending = running(2, devices=("n/3",), state=AttemptState.STOPPING, outcome=Outcome.STOPPED)
     moves = stopped([trial(), trial(2), queued(3)], [running(), ending])

@@ -86,6 +86,8 @@ def test_it_moves_to_a_faster_kind_that_is_idle_and_never_back() -> None:
         stop.detail == "1 of the devices were idle, and on 1 × A100-40 instead of 2 × T4 it ends about 27 min earlier"
     )
     assert move.sized is not None and (move.sized.choice, move.sized.choices) == (on_fast, (on_fast,))
+    bound = {1: study(kinds=frozenset({"T4"}))}
+    assert not effects_of([row], [slow], cluster=cluster, studies=bound), "its study leaves the faster ones to others"
     fast = replace(running(devices=("a",), device_kinds=("A100-40",)), choice=on_fast)
     assert not effects_of([row], [fast], cluster=cluster)
 
