@@ -113,8 +113,8 @@ def test_a_study_that_is_bound_to_a_kind_waits_for_it_and_never_runs_without() -
     bound, free = a_study(store, 2, kinds=["T4"]), a_study(store, 2)
     slow, fast = queued(store, bound, range(2)), queued(store, free, range(2))
     t4, v100 = devices(1, "T4").devices[0], replace(devices(1).devices[0], id="v")
-    found = forecast(load_of(store, now=0.0), Cluster((t4, v100)), max_gangs_per_device=1)
-    assert [found.starts[trial_id] for trial_id in slow] == [0.0, 20.0] and found.num_never == 0
+    outlook = forecast(load_of(store, now=0.0), Cluster((t4, v100)), max_gangs_per_device=1)
+    assert [outlook.starts[trial_id] for trial_id in slow] == [0.0, 20.0] and outlook.num_never == 0
     none = forecast(load_of(store, now=0.0), Cluster((v100,)), max_gangs_per_device=1)
     assert none.num_never == 2 and set(none.starts) == {*fast}
     assert {none.lacking[trial_id].blocked for trial_id in slow} == {Blocked.TOO_LARGE}
