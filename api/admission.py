@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -157,6 +157,18 @@ def _create(store: Store, spec: StudySpec, code: bytes | None, key: str | None, 
         request=spec.as_given(),
         code=store.blobs.put(code) if code is not None else None,
         idempotency_key=key,
-        warnings=warnings,
+        warnings=[*warnings, *_absent_kinds(store, spec.kinds)],
         now=time.time(),
     )
+
+
+def _absent_kinds(store: Store, kinds: Sequence[str]) -> list[str]:
+    """A warning that no present device is of the kinds to which a study is bound; none before devices are known."""
+    recorded = store.cluster.recorded()
+    present = sorted({row.device.kind for row in recorded[0].devices}) if recorded else []
+    if not kinds or not present or not {*kinds}.isdisjoint(present):
+        return []
+    return [
+        f"no device is of a kind in {kinds}; the cluster has {' and '.join(present)}, so the study's candidates are "
+        "INFEASIBLE (kinds)"
+    ]

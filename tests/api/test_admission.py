@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -16,7 +17,8 @@ import httpx
 import pytest
 
 from api import admission
-from tests.services.serving import SPEC, WORKLOAD, InProcess
+from scamp_service.store.recorded_cluster import RecordedCluster
+from tests.services.serving import DEVICE, SPEC, WORKLOAD, InProcess
 from tests.waiting import PATIENCE_SECONDS
 
 JSON = {"Content-Type": "application/json"}
@@ -121,6 +123,17 @@ def test_a_known_key_is_answered_without_another_import(api: InProcess, imports:
     assert imports.begun == 1
     assert api.post("/v1/studies", content=body("another"), headers=headers).status_code == 409
     assert imports.begun == 1
+
+
+def test_a_study_that_is_bound_to_kinds_that_are_not_there_is_warned(api: InProcess) -> None:
+    def warnings(kinds: list[str]) -> list[str]:
+        return list(api.submit({**SPEC, "kinds": kinds}).json()["warnings"])
+
+    assert not warnings(["A100-80"]), "no devices are known yet"
+    api.store.cluster.record(RecordedCluster("ready", "", (DEVICE,)), now=time.time())
+    assert not warnings(["A100-80", "virtual"])
+    (warning,) = warnings(["A100-80"])
+    assert warning.startswith("no device is of a kind in ['A100-80']; the cluster has virtual")
 
 
 def test_only_so_many_large_bodies_are_read_at_once(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
