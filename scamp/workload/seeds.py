@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -66,10 +67,25 @@ def _one_number(seed: int | tuple[int, ...]) -> int:
     return mixed(*seed) if isinstance(seed, tuple) else _small(seed)
 
 
+HostStates = tuple[torch.Tensor, Any, Any]
+
+
+def host_states() -> HostStates:
+    """States of the generators of torch's CPU, Python and NumPy."""
+    return torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
+
+
+def restore_host(states: HostStates) -> None:
+    """Have these generators continue from what ``host_states`` returned."""
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])
+
+
 @contextmanager
 def kept_generators(*owners: object) -> Iterator[None]:
     """Gives all generators that ``seed_host`` seeds their states back, as if nobody had drawn from them."""
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
+    states = host_states()
     own_states = [
         (generator, state_of_generator(generator)) for owner in owners for generator in _own_generators(owner)
     ]
@@ -78,9 +94,18 @@ def kept_generators(*owners: object) -> Iterator[None]:
     finally:
         for generator, state in own_states:
             restore_generator(generator, state)
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])
+        restore_host(states)
+
+
+@contextmanager
+def kept_over_imports() -> Iterator[None]:
+    """As ``kept_generators`` where modules are imported that were not before."""
+    num_modules, states = len(sys.modules), host_states()
+    try:
+        yield
+    finally:
+        if len(sys.modules) != num_modules:
+            restore_host(states)
 
 
 def drawn_from(workload: object) -> object:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import workloads
-from workloads.loading import BUILT_INS, load_workload
+from scamp.workload.seeds import seed_host
+from workloads.loading import BUILT_INS, forget_user_code, load_workload
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError
 
@@ -133,3 +136,48 @@ def test_a_file_that_failed_to_load_leaves_no_half_of_itself(tmp_path: Path) -> 
     write(tmp_path, {"model.py": VALID + "raise ValueError('not yet')"})
     refused("model.py:Mine", tmp_path)
     assert "not yet" in refused("model.py:Mine", tmp_path)
+
+
+DRAWS = "import random, numpy, torch\nrandom.random(), numpy.random.random(), torch.rand(1)\n"
+DRAWN = "(random.random(), numpy.random.random(), torch.rand(1).item())"
+FILE = f"""
+import random, numpy, torch
+import draws_at_import
+import settings
+TOP = {DRAWN}
+{VALID}
+    def __init__(self, params):
+        import draws_again
+        self.own = {DRAWN}
+    def later(self):
+        import draws_later
+        from late import LATE
+        return (*LATE, *{DRAWN})
+"""
+
+
+def test_what_a_workload_draws_does_not_depend_on_what_its_process_has_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = ["draws_at_import", "draws_again", "draws_later"]
+    monkeypatch.syspath_prepend(write(tmp_path / "site", {f"{name}.py": DRAWS for name in libraries}))
+    late = f"import random, numpy, torch\nLATE = {DRAWN}"
+    folder = write(tmp_path / "a", {"net.py": FILE, "settings.py": "import random\nrandom.seed(7)", "late.py": late})
+
+    def attempt(first_step: int) -> tuple[Any, ...]:
+        seed_host(0)
+        workload: Any = load_workload("net.py:Mine", folder)({})
+        seed_host((1, first_step))
+        later = workload.later()
+        seed_host((1, 5))
+        return sys.modules[type(workload).__module__].TOP, workload.own, later[:3], workload.later()
+
+    new, again, _ = attempt(0), attempt(3), forget_user_code(folder)
+    resumed = attempt(3)
+    for library in libraries:
+        monkeypatch.delitem(sys.modules, library)
+    forget_user_code(folder)
+    assert new == again == resumed == attempt(9)
+    drawn = random.Random(7)
+    assert [values[0] for values in new[:2]] == [drawn.random(), drawn.random()], "the user's own seed counts"
+    forget_user_code(folder)

@@ -159,7 +159,7 @@ def _train(
 
 def _loaded(job: TrainingJob, rank: int) -> Workload:
     """The candidate's workload, whose data and options suit the plan."""
-    seed_everything(DATA_SEED)  # for what the user's modules and the constructor draw
+    seed_everything(DATA_SEED)  # for what the user's modules and the constructor draw, which go on from each other
     workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
     folder = trial_folder(job.checkpoint_root, job.trial_id) / ARTIFACTS
     slab = Slab(job.plan.coordinate(rank, "spatial"), job.plan.spatial)
