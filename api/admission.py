@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from api.access.allowed import expect
 from api.submission import MAX_SPEC_BYTES, parse_submission
+from placement.model import Cluster
 from scamp_service.access.model import EVERYTHING, Access, Role
 from scamp_service.model import Study
 from scamp_service.settings import Settings
@@ -165,10 +166,7 @@ def _create(store: Store, spec: StudySpec, code: bytes | None, key: str | None, 
 def _absent_kinds(store: Store, kinds: Sequence[str]) -> list[str]:
     """A warning that no present device is of the kinds to which a study is bound; none before devices are known."""
     recorded = store.cluster.recorded()
-    present = sorted({row.device.kind for row in recorded[0].devices}) if recorded else []
-    if not kinds or not present or not {*kinds}.isdisjoint(present):
+    cluster = Cluster(tuple(row.device for row in recorded[0].devices) if recorded else ())
+    if not cluster.devices or cluster.of_kinds(frozenset(kinds)).devices:
         return []
-    return [
-        f"no device is of a kind in {kinds}; the cluster has {' and '.join(present)}, so the study's candidates are "
-        "INFEASIBLE (kinds)"
-    ]
+    return [f"{cluster.why_none_of(kinds)}: its candidates are INFEASIBLE"]

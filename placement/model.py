@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -58,6 +58,11 @@ class Cluster:
     def of_kinds(self, kinds: frozenset[str]) -> Cluster:
         """The devices of these kinds; all of them if ``kinds`` is empty."""
         return Cluster(tuple(device for device in self.devices if device.kind in kinds)) if kinds else self
+
+    def why_none_of(self, kinds: Iterable[str]) -> str:
+        """Words for a study that may use ``kinds`` alone, of which there are no devices."""
+        present = " and ".join(sorted(self.by_kind))
+        return f"the study may use {' or '.join(sorted(kinds))} alone (kinds), and the cluster has {present}"
 
     @property
     def offer(self) -> Offer:

@@ -142,7 +142,7 @@ class ProcessSizer:
             if trial_id in self._open or trial_id in self._results or not cluster.devices or self._closed:
                 return
             if not (able := cluster.of_kinds(demand.kinds)).devices:
-                self._results[trial_id] = _no_such_devices(demand.kinds, cluster)
+                self._results[trial_id] = Unsized(cluster.why_none_of(demand.kinds), True, offer=cluster.offer)
                 self._has_news()
                 return
             search = self._search(demand, able)
@@ -391,13 +391,6 @@ class ProcessSizer:
                 other_choices = [timed(option.plan, option.prediction) for option in grown]
                 sized = replace(sized, choices=with_other_batches(choice, choices, other_choices))
                 return replace(sized, pipeline=recorded_pipeline(sized, profile, kind))
-
-
-def _no_such_devices(kinds: frozenset[str], cluster: Cluster) -> Unsized:
-    """The verdict on a candidate of a study that may use none of the devices of the cluster."""
-    present = " and ".join(sorted(cluster.by_kind))
-    reason = f"the study may use {' or '.join(sorted(kinds))} alone (kinds), and the cluster has {present}"
-    return Unsized(reason, infeasible=True, offer=cluster.offer)
 
 
 def _seconds_per_flop(kind: DeviceKind | None) -> float:

@@ -77,11 +77,14 @@ def _part(name: str, first: Any, last: Any, num: int, fitting: int) -> Json:
 
 def answer(spec: StudySpec, code: bytes | None, cluster: Cluster, num_candidates: int, data_dir: Path) -> Json:
     """The counts of random candidates of a study, with the zip of its files. Raises ``InvalidInput``."""
+    able = cluster.of_kinds(frozenset(spec.kinds))
+    if not able.devices:
+        raise InvalidInput(cluster.why_none_of(spec.kinds))
     spec = with_space(spec, code)
     candidates = proposed_candidates(spec, num_candidates, at_random=True)
     tracing = Tracing(data_dir / "profiles", spec.budget.trace_seconds)
-    kind = device_kind_of(data_dir, cluster)
-    return counted(screen(spec.workload, code, candidates, cluster, tracing, kind).candidates)
+    kind = device_kind_of(data_dir, able)
+    return counted(screen(spec.workload, code, candidates, able, tracing, kind).candidates)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from scamp_service.errors import InvalidInput
 from scamp_service.settings import ROOT
 from scamp_service.sizing.estimate import equal_devices
-from scamp_service.sizing.screen.drafted import counted
+from scamp_service.sizing.screen.drafted import answer, counted
 from scamp_service.sizing.screen.screened import Screened
 from scamp_service.study.parse import parse_study
 
@@ -39,6 +40,12 @@ def test_values_of_a_parameter_are_counted_in_parts_and_refused_candidates_apart
         ("act", "a", "a", 4),
         ("act", "b", "b", 4),
     ]
+
+
+def test_a_study_that_is_bound_to_kinds_that_are_not_there_is_not_screened(tmp_path: Path) -> None:
+    spec = parse_study({**SPEC, "kinds": ["T4"]})
+    with pytest.raises(InvalidInput, match="may use T4 alone"):
+        answer(spec, None, equal_devices(2, 4000), 6, tmp_path)
 
 
 @pytest.mark.full
