@@ -223,10 +223,10 @@ class _UserCode:
     own ``__import__``, which looks up an absolute name in the user's files first, also for imports inside functions.
     No other module is affected.
 
-    Some packages draw numbers while they are imported (``sklearn`` from Python's ``random``). A process that has them
-    already must train the same curve as a new one, so the folder's code draws next what it would without that import.
-    While the file of a workload is loaded, what the folder's modules draw or seed counts, as in a script; one that is
-    imported later draws from a seed of its own, and leaves the generators as they were.
+    Some packages draw numbers while they are imported, scikit-learn from Python's own generator. A process that has
+    them already must train the same curve as a new one, so the folder's code draws next what it would without that
+    import. While the file of a workload is loaded, what the folder's modules draw or seed counts, as in a script; one
+    that is imported later draws from a seed of its own, and leaves the generators as they were.
     """
 
     def __init__(self, root: str, folder: Path) -> None:
