@@ -74,8 +74,23 @@ def longest_first(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: turns.get(item.path, len(turns)))
 
 
-def pytest_sessionstart() -> None:
+def missing_tools() -> dict[str, str | None]:
+    """Mark → why tests with it cannot run here; None: they can."""
+    return {
+        "postgres": None if find_postgres() else "PostgreSQL's server binaries (initdb, postgres) are not installed",
+        "browser": None if find_chromium() else "Chromium is not installed",
+    }
+
+
+def leave_without_tools(reason: str) -> None:
+    pytest.exit(f"{reason}, and on CI nothing but GPUs and hosts may be skipped", returncode=2)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
     """End at SIGTERM as at Ctrl-C: fixtures end what they have started, and remove their folders."""
+    if os.environ.get("CI") and session.config.getoption("numprocesses", None):  # reasons of workers are not printed
+        for reason in filter(None, missing_tools().values()):
+            leave_without_tools(reason)
     ours = os.getpid()
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -97,17 +112,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
     if "PYTEST_XDIST_WORKER" in os.environ:  # otherwise the order of the command line
         longest_first(items)
-    missing = {
-        "postgres": None if find_postgres() else "PostgreSQL's server binaries (initdb, postgres) are not installed",
-        "browser": None if find_chromium() else "Chromium is not installed",
-    }
+    missing = missing_tools()
     if any(item.get_closest_marker("hosts") for item in items):
         missing["hosts"] = why_not() or None
     for item in items:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker) and reason:
                 if os.environ.get("CI") and marker != "hosts":
-                    pytest.exit(f"{reason}, and on CI nothing but GPUs and hosts may be skipped", returncode=2)
+                    leave_without_tools(reason)
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
