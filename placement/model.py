@@ -60,7 +60,7 @@ class Cluster:
         return Cluster(tuple(device for device in self.devices if device.kind in kinds)) if kinds else self
 
     def why_none_of(self, kinds: Iterable[str]) -> str:
-        """Words for a study that may use ``kinds`` alone, of which there are no devices."""
+        """Say that none of the devices is of the ``kinds`` that a study may use."""
         present = " and ".join(sorted(self.by_kind))
         return f"the study may use {' or '.join(sorted(kinds))} alone (kinds), and the cluster has {present}"
 
@@ -165,7 +165,7 @@ class Queued:
             raise ValueError(f"gang {self.id} must offer at least one shape")
 
     def may_use(self, kinds: frozenset[str]) -> bool:
-        """Whether it may start on devices of each of these kinds."""
+        """Whether it may use devices of all these kinds."""
         return not self.kinds or kinds <= self.kinds
 
     def gang(self, choice: int = 0) -> Gang:

@@ -248,8 +248,11 @@ class _UserCode:
         return user
 
     def load(self, name: str) -> ModuleType:
-        """The module of this full name with a workload. It is imported once, and each time the generators are then as
-        it leaves those of a seed of their own."""
+        """Return the module of this full name, imported at the first call.
+
+        Each call leaves the generators in the same states: those in which the import, which has a seed of its own, left
+        them.
+        """
         if name in self._after:
             restore_host(self._after[name])
             return sys.modules[name]

@@ -82,8 +82,11 @@ def held_part(ledger: Ledger, gang_id: str, devices: Sequence[str]) -> Gang:
 
 
 def within_kinds(policy: Policy) -> Policy:
-    """The policy, for trials of which some may use devices of some kinds alone: each of its rounds is for those that
-    may use the same ones, beginning with those that may use the fewest."""
+    """Make a policy respect ``Queued.kinds``.
+
+    Trials that may use the same kinds are placed in one round, which sees only devices of these kinds. The trials with
+    the fewest kinds go first.
+    """
 
     @wraps(policy)
     def decide(queue: Sequence[Queued], ledger: Ledger, seconds_left: Mapping[str, float]) -> Decision:

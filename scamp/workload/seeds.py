@@ -99,7 +99,7 @@ def kept_generators(*owners: object) -> Iterator[None]:
 
 @contextmanager
 def kept_over_imports() -> Iterator[None]:
-    """As ``kept_generators`` where modules are imported that were not before."""
+    """Gives the generators of the host their states back if a module was imported for the first time."""
     num_modules, states = len(sys.modules), host_states()
     try:
         yield

@@ -59,7 +59,7 @@ class _Job:
     search: PlanSearch[Sized | Unsized | LargestBatch] = field(repr=False)
     layouts: Sequence[Layout]
     batch_reason: str = ""  # if its batch was chosen
-    offer: Offer = ()  # of the whole cluster, of which ``cluster`` is what the study may use
+    offer: Offer = ()  # of the whole cluster; ``cluster`` has only the devices that the study may use
     trace_key: str = ""  # of the trace that it needs next
     num_traces: int = 0
     structure: str = ""

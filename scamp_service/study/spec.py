@@ -75,8 +75,8 @@ class StudySpec(Strict):
     the mean. An empty ``space`` is in the user's class, and not known yet (see
     ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
     on how a batch is divided, nor on interruptions. Up to ``pack`` trials with equal frozen weights
-    share a process and make their passes together. Trials use devices of ``kinds`` alone,
-    or of any if that is empty. ``notify`` lists who is told about the study, and what.
+    share a process and make their passes together. Trials use only devices
+    of ``kinds``, or any if it is empty. ``notify`` lists who is told about the study, and what.
     """
 
     name: Title
