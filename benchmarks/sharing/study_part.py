@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from benchmarks.living.service import Ran, serving
 from benchmarks.sharing.drawn import FOLDER, WORKLOAD
 
 TITLE = "A study of adapters"
-HEADER = ("seconds", "processor s", "/ one by one", "/ side by side", "trials", "how")
-DEVICE_MIB = 512
+HEADER = ("seconds", "processor s", "/ one by one", "/ side by side", "refills", "idle slots", "how")
+DEVICE_MIB, MEMBERS = 512, 8
 ABOUT = f"""\
 The same adapters of one model, in a user's file, in a service with one virtual device of {DEVICE_MIB} MiB: packed, one
 trial at a time, and up to four at a time in processes of their own. Seconds are those from the submission to the end,
-in a service that has started; *processor* are those of ranks. With *ASHA* most trials are stopped early."""
+in a service that has started; *processor* are those of ranks. With *ASHA* most trials are stopped early. A pack has
+{MEMBERS} slots: *refills* are trials that took the slot of one that had ended, and *idle slots* the share of slot
+seconds without a trial, from the first moment in which all were taken until the last trial had one."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,15 @@ class Result:
 
     seconds: Sequence[float]
     rank_seconds: Sequence[float]
-    sizes: Sequence[int]
+    refills: int
+    idle_share: float
     asha: bool
 
     def row(self) -> list[str]:
         packed, single, beside = self.seconds
         return [
             f"{packed:.1f}", f"{self.rank_seconds[0]:.1f}", f"{packed / single:.2f}", f"{packed / beside:.2f}",
-            str(sum(self.sizes)),
+            str(self.refills), f"{self.idle_share:.1%}",
         ]  # fmt: skip
 
 
@@ -77,15 +82,37 @@ def figures(results: Sequence[Result]) -> Mapping[str, Any]:
         packed, single, beside = result.seconds
         keys |= {f"{prefix}_seconds_ratio": packed / single, f"{prefix}_vs_shared_ratio": packed / beside}
         keys[f"{prefix}_processor_ratio"] = result.rank_seconds[0] / result.rank_seconds[1]
+    if results:
+        keys["refills"] = min(result.refills for result in results)
+        keys["idle_slot_pct"] = 100 * max(result.idle_share for result in results)
     return keys
 
 
 def measure(case: Case, seconds: float) -> Result:
-    ways = [case.spec(pack=8), case.spec(budget={"max_concurrent": 1}), case.spec()]
+    ways = [case.spec(pack=MEMBERS), case.spec(budget={"max_concurrent": 1}), case.spec()]
     runs = [_run(spec, seconds) for spec in ways]
-    packed = [attempt.pack for attempt in runs[0].attempts]
-    sizes = [packed.count(pack) for pack in dict.fromkeys(packed)]
-    return Result([run.seconds for run in runs], [run.processor["ranks"] for run in runs], sizes, case.asha)
+    spans = [(a.pack, a.created_at, a.ended_at or math.inf) for a in runs[0].attempts if a.pack]
+    refills, idle_share = slots(spans)
+    return Result(
+        [run.seconds for run in runs], [run.processor["ranks"] for run in runs], refills, idle_share, case.asha
+    )
+
+
+def slots(spans: Sequence[tuple[str, float, float]]) -> tuple[int, float]:
+    """How many trials followed one that had ended in their pack, and the share of slots that were idle while trials
+    waited for one; of each trial its pack, its begin and its end."""
+    refills = sum(any(other == pack and end <= begin for other, _, end in spans) for pack, begin, _ in spans)
+
+    def num_taken(time: float) -> int:
+        return sum(begin <= time < end for _, begin, end in spans)
+
+    begins = sorted(begin for _, begin, _ in spans)
+    full = next((begin for begin in begins if num_taken(begin) >= MEMBERS), None)
+    if full is None or full == begins[-1]:
+        return refills, 0.0
+    times = sorted({full, begins[-1], *(t for span in spans for t in span[1:] if full < t < begins[-1])})
+    taken = sum(num_taken(begin) * (end - begin) for begin, end in pairwise(times))
+    return refills, 1 - taken / (MEMBERS * (begins[-1] - full))
 
 
 def _run(spec: dict[str, Any], seconds: float) -> Ran:
