@@ -1,4 +1,4 @@
-"""Trains gangs of a study one after another, without a service, and measures the processor time of each rank.
+"""Trains gangs of a study one after another, without a service, and measures the time that each takes.
 
 ``python -m benchmarks.living.alone FILE SECONDS`` reads a list of ``Training`` as JSON, and prints a list of ``Cost``.
 """
@@ -66,9 +66,11 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Processor seconds of each rank, without what it takes to start a process, and the last held-out loss."""
+    """Processor seconds of each rank, without what it takes to start a process, seconds by the clock of the slowest
+    one, and the last held-out loss."""
 
     rank_seconds: list[float]
+    clock_seconds: float
     loss: float
 
 
@@ -85,18 +87,23 @@ def cost(training: Training, seconds: float) -> Cost:
         answers = in_forks(ranks, seconds)
     if any(not isinstance(answer, dict) for answer in answers):
         raise RuntimeError(f"the ranks of {training} ended so: {answers}")
-    return Cost([answer["seconds"] for answer in answers], answers[0]["loss"])
+    clock = max(answer["clock_seconds"] for answer in answers)
+    return Cost([answer["seconds"] for answer in answers], clock, answers[0]["loss"])
 
 
 def train_rank(training: Training, rank: int, folder: Path) -> dict[str, float]:
-    """Processor seconds of one rank, and the last loss that it reported."""
+    """Processor seconds of one rank, those by the clock, and the last loss that it reported."""
     torch.set_num_threads(1)
     reports, job = Reports(), training.job(folder)
     world_size = job.plan.world_size
     store = FileStore(str(folder / "store"), world_size) if world_size > 1 else None
-    began = time.process_time()
+    began, began_by_clock = time.process_time(), time.monotonic()
     train(job, rank, world_size, store, reports)
-    return {"seconds": time.process_time() - began, "loss": reports.values[-1]["loss"] if reports.values else 0.0}
+    return {
+        "seconds": time.process_time() - began,
+        "clock_seconds": time.monotonic() - began_by_clock,
+        "loss": reports.values[-1]["loss"] if reports.values else 0.0,
+    }
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ code of our ranks. *ScaMP* is a service with default settings. Seconds are those
 its end, in a service that has started, and those of `Tuner.fit` in a Ray that has started. *Bound* is the processor
 time of the same trainings, one after another on one rank without limits of memory, divided by the number of cores.
 The final losses of all are equal to {TOLERANCE:.0%}. *Simulated* is the study in virtual time under the default
-policy. Its gangs take the processor time that their trainings took alone, and start as soon as those of the live
-study did (the median); ranks that start take the processor time of those that start with the service, and a trace what
-the service took for a trial besides its ranks."""
+policy. Its gangs take the seconds that their trainings took alone on the machine, and start as soon as those of the
+live study did (the median); ranks that start take the processor time of those that start with the service, and a trace
+what the service took for a trial besides its ranks."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,10 @@ def measure(case: Case, seconds: float) -> Result:
     alone, together = costs[: len(single)], costs[len(single) :]
     losses = {"static": static.values(), "Ray Tune": dict(enumerate(tune["losses"])), "ScaMP": scamp.values()}
     _expect_equal({n: cost.loss for n, cost in enumerate(alone)}, losses)
+    cores = len(os.sched_getaffinity(0))
+    # A gang of more ranks than there are cores takes that many times as long, also alone: virtual time adds it again
     measured = {
-        (n, str(scamp.plan_of(n))): max(cost.rank_seconds) / study.steps
+        (n, str(scamp.plan_of(n))): cost.clock_seconds / max(1.0, scamp.plan_of(n).world_size / cores) / study.steps
         for n, cost in zip(_numbers(study), together, strict=True)
     }
     overheads = Overheads(
@@ -130,7 +132,7 @@ def measure(case: Case, seconds: float) -> Result:
         static.seconds,
         tune["seconds"],
         scamp.seconds,
-        sum(cost.rank_seconds[0] for cost in alone) / len(os.sched_getaffinity(0)),
+        sum(cost.rank_seconds[0] for cost in alone) / cores,
         simulated_seconds(study, measured, overheads),
         asdict(overheads),
         scamp.processor,
