@@ -68,6 +68,11 @@ class Study:
     note: str = ""
     archived: bool = False  # not listed unless one asks for it
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of devices that its trials may use; empty: all."""
+        return frozenset(self.spec.get("kinds", ()))
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

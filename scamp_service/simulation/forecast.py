@@ -78,7 +78,7 @@ def load_of(store: Store, *, now: float) -> Load:
     """The work of the live studies: open attempts, waiting trials, and trials that are not proposed yet."""
     live = list(store.studies.live())
     budgets = {study.id: _budget(study) for study in live}
-    kinds = {study.id: frozenset(study.spec.get("kinds", ())) for study in live}
+    kinds = {study.id: study.kinds for study in live}
     trials = [trial for trial in store.trials.live() if trial.study_id in budgets]
     attempts = {attempt.trial_id: attempt for attempt in store.attempts.open()}
     seconds = {trial.id: _seconds(budgets[trial.study_id], trial, attempts.get(trial.id), now) for trial in trials}

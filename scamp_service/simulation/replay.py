@@ -262,7 +262,7 @@ class _Replay:
             return
         trials = self.store.trials.live()
         ledger = ledger_of(self.named_cluster.cluster, self.store.attempts.open(), self.options.max_gangs_per_device)
-        kinds = {study.id: frozenset(study.spec.get("kinds", ())) for study in self.store.studies.page()}
+        kinds = {study.id: study.kinds for study in self.store.studies.page()}
         queue = [
             Queued(
                 f"{trial.id}",
