@@ -61,6 +61,9 @@ def _write(stream: IO[bytes], message: Mapping[str, Any]) -> None:
 def warm_up_tracing() -> None:
     """Trace a small model, so that torch's lazy imports are done before any fork."""
     torch.set_num_threads(1)
+    # Where torch is built for CUDA but sees no GPU, its fake tensors pretend that there are eight. The first backward
+    # pass starts a thread for each device that there is, and no fork can compute gradients when it has started one.
+    torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
     trace(recipe_of(_WarmUp({})), Layout(), 4)
     keep_frozen()  # otherwise a garbage collection in a fork would copy the pages of all these objects
 

@@ -6,6 +6,7 @@ import os
 import pickle
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from enum import EnumMeta
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class _PlainFiles(FileSystem):
 
 class _SafeUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _GETATTR:
+            return _member_of
         value = getattr(torch, name, None) if module == "torch" else None
         if name not in _ALLOWED.get(module, ()) and not isinstance(value, torch.dtype):
             raise pickle.UnpicklingError(
@@ -54,6 +57,14 @@ class _SafeUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
+def _member_of(kind: Any, name: str) -> Any:
+    """The member of an enumeration: Python 3.11.0 to 3.11.3 write it as a call of ``getattr``."""
+    if not isinstance(kind, EnumMeta):
+        raise pickle.UnpicklingError("builtins.getattr has no place in a checkpoint, so it was not loaded")
+    return kind[name]
+
+
+_GETATTR = {("builtins", "getattr"), ("__builtin__", "getattr")}
 _ALLOWED: Mapping[str, Collection[str]] = {
     "torch": ("Size",),
     "torch.distributed.checkpoint.filesystem": ("_StorageInfo", "_StoragePrefix"),

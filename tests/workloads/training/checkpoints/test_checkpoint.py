@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import io
 import os
 import pickle
 import resource
@@ -20,6 +22,7 @@ from workloads.refusals import WorkloadError
 from workloads.training.checkpoints import checkpoint
 from workloads.training.checkpoints.intact import newest_intact
 from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.checkpoints.safe_reader import SafeReader
 from workloads.training.faults import StorageFault
 from workloads.training.updates.update import averages_of, make_optimizer
 
@@ -241,6 +244,23 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(StorageFault, match=r"is damaged: UnpicklingError .* has no place in a checkpoint"):
         checkpoint.load(tmp_path, at(1), model, optimizer)
     assert not (tmp_path / "harm").exists()
+
+
+def test_an_index_may_name_members_of_enumerations_as_the_first_pythons_of_3_11_do(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    folder = checkpoint.save(tmp_path, at(1), model, optimizer)
+    index = folder / ".metadata"
+    read = pickle.loads(index.read_bytes())
+
+    class AsGetattr(pickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            return (getattr, (type(value), value.name)) if isinstance(value, enum.Enum) else NotImplemented
+
+    written = io.BytesIO()
+    AsGetattr(written).dump(read)
+    assert b"getattr" in written.getvalue()
+    index.write_bytes(written.getvalue())
+    assert SafeReader(folder).read_metadata().state_dict_metadata == read.state_dict_metadata
 
 
 @pytest.mark.parametrize("trap", ["a name elsewhere", "fifo", "link"])
