@@ -18,8 +18,10 @@ tsc := npx --yes --fetch-retries=0 --package=$(typescript) tsc
 pytest = $(python) -m pytest --hypothesis-profile=ci -n 3 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder \
 	--durations=25 --durations-min=5
 inputs := pyproject.toml constraints.txt deploy/environment.py
-# An environment is made again if its Python is gone, or if the checkout has moved since it was made
-broken := $(shell { [ -x $(python) ] && grep -qF -e "-m venv $$(pwd -P)/.venv" .venv/pyvenv.cfg; } || echo .venv/.absent)
+# An environment is made again if its Python is gone or is not the PYTHON that was asked for, or if the checkout has moved
+real := -c 'import os, sys; print(os.path.realpath(sys.executable))'
+broken := $(shell { [ -x $(python) ] && grep -qF -e "-m venv $$(pwd -P)/.venv" .venv/pyvenv.cfg && \
+	{ [ -z "$(PYTHON)" ] || [ "$$($(PYTHON) $(real))" = "$$($(python) $(real))" ]; }; } || echo .venv/.absent)
 
 # The first Python on the PATH that will do; looked for only when there is something to set up
 find_python = for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \

@@ -79,9 +79,14 @@ def remembered_port(data_dir: Path) -> int | None:
 def is_own(url: str) -> bool:
     """Whether a process of this Unix user listens at a URL of this machine; any process, where the system hides whose
     it is."""
-    parts = urlsplit(url)
-    if uids := _listeners(parts.port or 80):
+    if uids := _listeners(urlsplit(url).port or 80):
         return os.geteuid() in uids
+    return answers(url)
+
+
+def answers(url: str) -> bool:
+    """Whether anything listens at a URL."""
+    parts = urlsplit(url)
     try:
         with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=1.0):
             return True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scamp.addresses import LocalService, is_own, local_service, remembered_port, running_server
+from scamp.addresses import LocalService, answers, is_own, local_service, remembered_port, running_server
 from scamp.cli.terminal import err, whole_number
 from scamp.errors import Unavailable
 from scamp.installed import has_server, installed_module
@@ -41,7 +41,10 @@ def client_of(address: str, token: str, *, to_change: bool = False) -> Client:
     if not address:
         local = local_service()
         address = local.url_to_change() if to_change else local.url
-        if not (local.port or running_server(local.data_dir)):
+        if local.port and not running_server(local.data_dir):
+            if not to_change and not answers(address):
+                address, token = _without_service(local, address, token)
+        elif not running_server(local.data_dir):
             is_other = bool(os.environ.get("SCAMP_DATA_DIR")) and remembered_port(local.data_dir) is None
             if not to_change and (is_other or not is_own(address)):
                 address, token = _without_service(local, address, token)

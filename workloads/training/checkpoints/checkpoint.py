@@ -346,13 +346,15 @@ def _model_state(model: nn.Module) -> dict[str, Tensor]:
 
 def _exported_names(model: nn.Module) -> dict[str, str]:
     """Each name in the model's state dictionary → the name under which a checkpoint has this tensor."""
-    stored = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
-    names = {}
-    for prefix, module in model.named_modules(remove_duplicate=False):
-        temporary = module._non_persistent_buffers_set
+    modules = list(model.named_modules(remove_duplicate=False))  # once: those of peft make new parameters meanwhile
+    stored, names = dict[int, str](), {}
+    for prefix, module in modules:
         for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
-            if tensor is not None and name not in temporary:
-                names[f"{prefix}.{name}" if prefix else name] = stored[id(tensor)]
+            if tensor is not None:
+                path = f"{prefix}.{name}" if prefix else name
+                first = stored.setdefault(id(tensor), path)
+                if name not in module._non_persistent_buffers_set:
+                    names[path] = first
     return names
 
 

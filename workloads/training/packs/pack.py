@@ -23,6 +23,7 @@ from workloads.adapters.comparisons import Later, forget_after, num_noted
 from workloads.parallel.forward_state.state import forward_state
 from workloads.training.faults import HostFault
 from workloads.training.memory.budget import SharedLimit
+from workloads.training.packs.graphs import leaves_through, nodes_of
 from workloads.training.packs.sharing import Sharing
 from workloads.training.packs.sites import CannotJoin, Part, SharedTensors, Skeleton, joined
 from workloads.training.packs.turns import Generators, Seat, Turn, Turns
@@ -74,10 +75,17 @@ class Pack:
 
     def sharing(self, model: nn.Module) -> Sharing:
         """The passes of a model with others in the mode in which it is."""
+        return Sharing(model, self._skeleton_of)
+
+    def _skeleton_of(self, model: nn.Module) -> Skeleton:
         skeleton = self._skeletons.get(model.training)
         if skeleton is None:
-            skeleton = self._skeletons[model.training] = Skeleton(model)
-        return Sharing(model, skeleton)
+            present, model.__dict__["forward"] = model.__dict__["forward"], model.__dict__[_NAME].alone
+            try:
+                skeleton = self._skeletons[model.training] = Skeleton(model)
+            finally:
+                model.__dict__["forward"] = present
+        return skeleton
 
     @property
     def is_unchanged(self) -> bool:
@@ -98,6 +106,9 @@ class Member:
         self._present: Sharing | None = None  # that of the mode in which passes are made with others now
         self._evaluating: Sharing | None = None
         self._comparisons: list[_Comparison] = []
+        self._compares: bool | None = None  # whether the passes until the next backward pass are compared
+        self._has_gone_alone = False  # in one of these passes, whose part of the gradients is not known then
+        self._outputs: list[Any] = []  # the nodes of autograd's graph in which these passes end
         self._new: Sequence[tuple[object, nn.Parameter]] = ()
 
     def sharing(self, fill: Callable[[nn.Module], None] | None) -> Callable[[nn.Module], None]:
@@ -115,6 +126,8 @@ class Member:
         self.model, self.alone = model, model.forward
         self.pack.add(self._new)
         self._training = self.pack.sharing(model)
+        if any(getattr(parameter, "_post_accumulate_grad_hooks", None) for parameter in model.parameters()):
+            self._training.go_alone("a hook changes gradients after they were summed")
         model.__dict__["forward"] = self._call
         model.__dict__[_NAME] = self
         self._frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
@@ -148,22 +161,19 @@ class Member:
         finally:
             self._present = None
 
-    def _in_evaluation(self) -> Sharing | None:
-        """Its passes in evaluations, if its model can be copied as it is now."""
-        present, self.model.__dict__["forward"] = self.model.__dict__["forward"], self.alone
-        try:
-            return self.pack.sharing(self.model)
-        except Exception as error:  # as of tensors with a graph among its attributes
-            print(f"evaluates without the other trials of its process: {error}", flush=True)
-            return None
-        finally:
-            self.model.__dict__["forward"] = present
+    def _in_evaluation(self) -> Sharing:
+        """Its passes in evaluations."""
+        sharing = self.pack.sharing(self.model)
+        sharing.begin()
+        if why := sharing.alone_because:
+            print(f"evaluates without the other trials of its process: {why}", flush=True)
+        return sharing
 
     def expect_unchanged(self) -> None:
         """Raises ``HostFault`` if what it has computed since it asked before may not be what it computes alone."""
         self._training.notice_changes()
         self.pack.expect_unchanged()
-        if not self._training.alone_because and not self._training.skeleton.fits(self.model):
+        if not self._training.is_whole:
             raise HostFault("its model has changed in a way that nothing had shown, so it trains alone")
 
     def _say_why(self) -> None:
@@ -186,8 +196,10 @@ class Member:
         sharing, trains = self._present, self._present is self._training
         if sharing is None or torch.is_grad_enabled() != trains or torch.is_inference_mode_enabled():
             return None
-        sharing.notice_changes()
         state = forward_state(self.model)
+        if state.is_known:
+            sharing.begin()
+        sharing.notice_changes()
         if state.is_known and (state.changed or state.statistics or state.attributes):
             self._training.go_alone("the forward pass changes the model")
         return sharing if state.is_known and not (sharing.alone_because or self._training.alone_because) else None
@@ -197,7 +209,17 @@ class Member:
         sharing = self._shares
         awaited = ForwardPass.of(self, sharing, args, keywords) if sharing is not None else None
         if awaited is None:
-            return self.alone(*args, **keywords)
+            if sharing is not None:
+                sharing.go_alone("it is called with something else than tensors with a row for each sample")
+            output = self.alone(*args, **keywords)
+        else:
+            output = self._with_others(awaited)
+        if torch.is_grad_enabled():
+            self._outputs += nodes_of(tree_leaves(output))
+        return output
+
+    def _with_others(self, awaited: ForwardPass) -> Any:
+        """The output of a pass that may be made with those of others."""
         before = awaited.generators
         output, num_members = self.pack._turns.take_pass(self._seat, awaited)
         if awaited.trains:
@@ -205,9 +227,19 @@ class Member:
         if num_members > 1:
             num_before = num_noted()
             output = tree_map(lambda leaf: leaf.compute() if isinstance(leaf, Later) else leaf, output)
-            if awaited.sharing.is_compared():
+            if self._is_compared(awaited):
                 return self._compared(awaited, before, output, num_before)
+        elif awaited.trains:
+            self._has_gone_alone = True
         return output
+
+    def _is_compared(self, awaited: ForwardPass) -> bool:
+        """Whether a pass is compared: of those from which one backward pass begins, all or none."""
+        if not awaited.trains:
+            return awaited.sharing.is_compared()
+        if self._compares is None:
+            self._compares = awaited.sharing.is_compared()
+        return self._compares
 
     def _compared(self, awaited: ForwardPass, before: Generators, output: Any, num_before: int) -> Any:
         """The output, or the one that the member computes alone if they differ; of loss functions that the model calls
@@ -218,8 +250,7 @@ class Member:
                 alone = awaited.repeated(before)
         except RuntimeError as error:  # as of torch.func, which allows no such hooks
             sharing.go_alone(f"its pass cannot be repeated: {error}")
-            forget_after(num_before)
-            return awaited.repeated(before)
+            return self._instead(awaited, before, num_before)
         forget_after(num_now)
         if _drawn_elsewhere() != others:
             why = "a part of it draws from Python's or NumPy's generators"
@@ -237,7 +268,12 @@ class Member:
             sharing.begin_again()
         else:
             sharing.go_alone(f"its model would compute something else with them: {why}")
-        forget_after(num_before)
+        return self._instead(awaited, before, num_before)
+
+    def _instead(self, awaited: ForwardPass, before: Generators, num_noted_before: int) -> Any:
+        """The output of a pass alone, in place of one with others."""
+        self._has_gone_alone |= awaited.trains
+        forget_after(num_noted_before)
         return awaited.repeated(before)
 
     def backward(self, loss: Tensor) -> None:
@@ -246,10 +282,17 @@ class Member:
         Raises ``HostFault`` if the gradients differ from those alone.
         """
         is_in_graph, self._is_in_graph = self._is_in_graph, False
+        outputs, self._outputs = self._outputs, []
+        comparisons, self._comparisons = ([] if self._has_gone_alone else self._comparisons), []
+        self._compares, self._has_gone_alone = None, False
         if self._present is None or not is_in_graph or not loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
             return
-        comparisons, self._comparisons = self._comparisons, []
+        if leaves_through(loss, outputs):
+            raise HostFault(
+                "its loss depends on parameters by something else than what the model returns, such as a penalty on "
+                "them or hidden values that were kept, so it trains alone"
+            )
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad] if comparisons else []
         before = [None if parameter.grad is None else parameter.grad.clone() for parameter in trained]
         self.pack._turns.take_pass(self._seat, BackwardPass(loss, Generators.now()))
@@ -348,7 +391,11 @@ class BackwardPass:
 def _make(seats: Sequence[Seat]) -> None:
     """Make the passes that the seats await, which are of one kind."""
     if isinstance(seats[0].awaited, BackwardPass):
-        torch.autograd.backward([seat.awaited.loss for seat in seats if isinstance(seat.awaited, BackwardPass)])
+        try:
+            torch.autograd.backward([seat.awaited.loss for seat in seats if isinstance(seat.awaited, BackwardPass)])
+        except Exception as error:  # of one of them, but the graph is gone for all; its cause may be too little memory
+            why = str(error) if isinstance(error, CannotJoin) else f"{type(error).__name__}: {error}"
+            raise HostFault(f"a backward pass with other trials fails, so it trains alone: {why}") from error
         return
     passes = [seat.awaited for seat in seats if isinstance(seat.awaited, ForwardPass)]
     pack = passes[0].member.pack
@@ -356,15 +403,14 @@ def _make(seats: Sequence[Seat]) -> None:
     if len(passes) > 1:
         try:
             outputs = _pass_through(passes)
-        except Exception as error:  # each alone, so that one of them cannot fail the others
-            for each in passes:
-                each.sharing.go_alone(
-                    str(error) if isinstance(error, CannotJoin) else f"{type(error).__name__}: {error}"
-                )
+        except Exception as error:
+            why = str(error) if isinstance(error, CannotJoin) else f"{type(error).__name__}: {error}"
         else:
             for seat, output in zip(seats, outputs, strict=True):
                 seat.result = output, len(passes)
             return
+    else:
+        why = ""
     for seat, each in zip(seats, passes, strict=True):
         each.generators.restore()
         try:
@@ -372,6 +418,9 @@ def _make(seats: Sequence[Seat]) -> None:
         except Exception as error:
             seat.error = error
         each.generators = Generators.now()
+    if why and not any(seat.error for seat in seats):  # otherwise it was an error of that member, which ends
+        for each in passes:
+            each.sharing.go_alone(why)
 
 
 def _pass_through(passes: Sequence[ForwardPass]) -> Sequence[Any]:

@@ -6,8 +6,9 @@ A pack has seen that a model computes the same with others and alone. That holds
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, repeat
 from operator import is_
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 _APART = ("_parameters", "_buffers", "_modules")
 _OPAQUE = object()
 _DEEPEST = 4  # containers in containers; some contain themselves
+_MOST_OBJECTS = 1000  # a module may hold a data set
 
 
 class Settings:
-    """The attributes of all modules of a model, their modes, hooks, parts and buffers, the memory of frozen parameters,
-    and which parameters train. To compare them costs a few microseconds for each module."""
+    """The attributes of all modules of a model and of objects that these hold, such as a configuration, their modes,
+    hooks, parts and buffers, the memory of frozen parameters, and which parameters train. To compare them costs a few
+    microseconds for each module."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -54,9 +57,11 @@ class Settings:
             return
         self._seen.add(id(container))
         self._containers.append(container)
-        for value in _values(container):
-            if isinstance(value, (dict, list, tuple, set)):
-                self._add(value)
+        for name, value in list(container.items() if isinstance(container, dict) else zip(repeat("_"), container)):
+            is_container, is_public = isinstance(value, (dict, list, tuple, set)), not str(name).startswith("_")
+            attributes = _attributes_of(value) if is_public and len(self._seen) < _MOST_OBJECTS else None
+            if is_container or attributes is not None:
+                self._add(value if is_container else attributes)
 
     def _now(self) -> tuple[list[object], list[object]]:
         objects = list(chain.from_iterable(map(_values, self._filled)))
@@ -66,10 +71,21 @@ class Settings:
 
 
 def plain_attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """The public attributes of a module that are plain values, or containers of such, in a form to compare."""
+    """The public attributes of a module, and of the objects that it holds, that are plain values, or containers of
+    such, in a form to compare."""
     for name, value in module.__dict__.items():
-        if not name.startswith("_") and (plain := _plain(value)) is not _OPAQUE:
-            yield name, plain
+        if name.startswith("_"):
+            continue
+        for part, of_part in (_attributes_of(value) or {"": value}).items():
+            if not part.startswith("_") and (plain := _plain(of_part)) is not _OPAQUE:
+                yield f"{name}.{part}".rstrip("."), plain
+
+
+def _attributes_of(value: Any) -> dict[str, Any] | None:
+    """The attributes of an object that only holds values, such as a configuration; None for anything else."""
+    attributes = getattr(value, "__dict__", None)
+    is_apart = isinstance(value, (nn.Module, Tensor, type, ModuleType, torch.Generator)) or callable(value)
+    return attributes if isinstance(attributes, dict) and not is_apart else None
 
 
 def _values(container: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import nn
 
@@ -21,15 +21,30 @@ class Sharing:
     adapters are computed with those of others in one operation.
     """
 
-    def __init__(self, model: nn.Module, skeleton: Skeleton) -> None:
-        self.model, self.skeleton = model, skeleton
+    def __init__(self, model: nn.Module, skeleton_of: Callable[[nn.Module], Skeleton]) -> None:
+        self.model, self._skeleton_of = model, skeleton_of
         self.alone_because = ""
         self.groups = True
         self._num_shared = self._num_changes = self._version = 0
         self._modules: Mapping[str, nn.Module] = {}
         self._adapters: Mapping[str, LowRank | None] = {}
-        self._join()
-        self._settings = Settings(model)
+        self._settings: Settings | None = None
+
+    def begin(self) -> None:
+        """See what the model has in common with others: once a pass has set what models set in their first one."""
+        if self._settings is None:
+            try:
+                self.skeleton = self._skeleton_of(self.model)
+            except Exception as error:  # as of a model that cannot be copied
+                self.go_alone(f"{type(error).__name__}: {error}")
+            else:
+                self._join()
+            self._settings = Settings(self.model)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model has still in common with the others what it had when it began."""
+        return self._settings is None or bool(self.alone_because) or self.skeleton.fits(self.model)
 
     def go_alone(self, why: str) -> None:
         """Make all passes alone from now on, unless there is a reason already."""
@@ -45,7 +60,7 @@ class Sharing:
 
     def notice_changes(self) -> None:
         """If the model's settings have changed since this was asked before, compare the next pass with others."""
-        if self.alone_because or not self._settings.changed():
+        if self.alone_because or self._settings is None or not self._settings.changed():
             return
         self._num_changes += 1
         self.begin_again()

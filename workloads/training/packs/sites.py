@@ -38,7 +38,7 @@ def sites_of(model: nn.Module) -> list[str]:
     Several modules that train as a whole, beside frozen ones in the same module, are one site with these. So a low-rank
     pair belongs to the layer that it adapts, and its width is nobody else's business.
     """
-    kinds = {path: _kinds(module) for path, module in model.named_modules()}
+    kinds = {path: _kinds(module) for path, module in model.named_modules(remove_duplicate=False)}
     paths: list[str] = []
 
     def visit(path: str, module: nn.Module) -> None:
@@ -181,7 +181,16 @@ class Skeleton:
         """Let the model's sites be sites of all members. Raises ``CannotJoin`` if it differs outside of them."""
         sites = _outermost([*self._sites, *sites_of(model)])
         if sites == [""]:
-            raise CannotJoin("nothing in the model is frozen that several could share")
+            own = [name for name, each in model.named_parameters(recurse=False) if each.requires_grad]
+            frozen = any(not each.requires_grad for each in model.parameters())
+            raise CannotJoin(
+                f"the model itself, and no module in it, has parameters that train ({', '.join(own)}): put them into a "
+                "module of their own, and what is frozen can be shared"
+                if own and frozen
+                else "nothing in the model is frozen that several could share"
+            )
+        if hooked := next((path for path, each in model.named_modules() if _has_hooks(each, path, sites)), None):
+            raise CannotJoin(f"a hook of {hooked or 'the model'} would get the samples of all")
         outline = _outline(model, sites)
         before = {path: value for path, value in self._outline.items() if not _is_inside(path, sites)}
         for path in (*before, *outline):
@@ -221,6 +230,12 @@ class Skeleton:
             return _rows(leaves, spec, self._crowd)
         finally:
             self._crowd.parts = ()
+
+
+def _has_hooks(module: nn.Module, path: str, sites: Sequence[str]) -> bool:
+    if _is_inside(path, sites):
+        return False
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
 
 
 def _rows(leaves: Sequence[Any], spec: Any, crowd: _Crowd) -> list[Any]:
@@ -327,6 +342,8 @@ class Site(nn.Module):
     def forward(self, *args: Any, **keywords: Any) -> Any:
         """The outputs of the members' modules, one after the other along the first dimension."""
         parts = self.crowd.parts
+        if not parts:
+            raise CannotJoin("the model computes a part of its forward pass again, as gradient checkpointing does")
         if len(args) == 1 and not keywords and all(self.path in part.adapters for part in parts):
             adapters = [part.adapters[self.path] for part in parts]
             bases = [

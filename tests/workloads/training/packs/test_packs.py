@@ -153,6 +153,32 @@ def test_what_a_training_does_to_its_model_is_seen(how: str, tmp_path: Path) -> 
     assert pack.passes[3] >= 2
 
 
+ALONE_BECAUSE = {
+    "Checkpointed": "computes a part of its forward pass again",
+    "KeptByHook": "a hook of 0.2 would get the samples of all",
+    "Penalty": "depends on parameters by something else than what the model returns",
+}
+
+
+@pytest.mark.parametrize("name", ["InTheMiddle", "TwoNames", "TwoPasses", "Configured", *ALONE_BECAUSE])
+def test_a_loss_with_more_than_one_pass_and_its_output_is_the_one_alone(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack = Pack()
+    jobs = [unlike(n, name, tmp_path / "a", lr=lr, steps=9) for n, lr in enumerate((0.1, 0.01))]
+    reporters, ends = together(jobs, pack)
+    words = "\n".join([capsys.readouterr().out, *map(str, ends)])
+    if why := ALONE_BECAUSE.get(name, ""):
+        assert why in words and all(end == "done" or isinstance(end, HostFault) for end in ends)
+    else:
+        assert ends == ["done", "done"] and pack.passes[2] > (0 if name == "TwoNames" else 9)
+    for reporter, job, end in zip(reporters, jobs, ends, strict=True):
+        expected = alone(replace(job, checkpoint_root=tmp_path / "b"))
+        assert end != "done" or len(reporter.reports) == len(expected)
+        for (_, values), (_, expected_values) in zip(reporter.reports, expected, strict=False):
+            assert values == pytest.approx(dict(expected_values), abs=1e-5)
+
+
 def test_a_layer_may_begin_to_train_in_the_step_that_is_measured(tmp_path: Path) -> None:
     params: list[dict[str, Any]] = [{"change": "unfrozen", "after": MEASURED_STEP}, {"lr": 0.01}]
     jobs = [unlike(n, "Changing", tmp_path / "a", **each) for n, each in enumerate(params)]

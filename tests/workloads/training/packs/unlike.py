@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from scamp import TransformersWorkload, Workload
 
@@ -274,3 +276,92 @@ class Bert(TransformersWorkload):
             {"input_ids": [(n * 7 + place) % 64 for place in range(10)], "labels": n % 3}
             for n in range(48 if split == "train" else 12)
         ]
+
+
+class InTheMiddle(Plain):
+    """Its second layer trains, too, as ``between`` the frozen ones."""
+
+    def between(self) -> nn.Module:
+        return nn.Linear(WIDTH, WIDTH)
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        model[0][1].requires_grad_(True)  # type: ignore[index,operator,union-attr]
+        return model
+
+
+class Recomputing(nn.Module):
+    """Calls its layer again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Any:
+        return checkpoint(self.layer, x, use_reentrant=False)
+
+
+class Checkpointed(Plain):
+    def between(self) -> nn.Module:
+        return Recomputing()
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        model[0][1].layer[0].requires_grad_(True)  # type: ignore[index,operator,union-attr]
+        return model
+
+
+class TwoNames(Plain):
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        model.first = model[0]  # type: ignore[index,assignment]
+        model.forward = lambda x: model[1](model.first(x))  # type: ignore
+        return model
+
+
+class KeptByHook(InTheMiddle):
+    """Its loss depends on hidden values that a hook keeps."""
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        model[0][2].register_forward_hook(self.keep)  # type: ignore[index,union-attr]
+        return model
+
+    def keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        self.hidden = output
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return super().loss(model, batch) + 0.1 * self.hidden.square().mean()
+
+
+class Penalty(InTheMiddle):
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return super().loss(model, batch) + 0.1 * sum(p.square().sum() for p in model.parameters() if p.requires_grad)
+
+
+class TwoPasses(InTheMiddle):
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return super().loss(model, batch) + 0.1 * (model(batch[0]) - model(batch[0] * 0.9)).square().mean()
+
+
+class ReadsAnObject(nn.Module):
+    """Reads a number from an object that it holds."""
+
+    def __init__(self, settings: SimpleNamespace) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.settings.scale
+
+
+class Configured(Plain):
+    """What a configuration says changes in the middle."""
+
+    def between(self) -> nn.Module:
+        self.settings = SimpleNamespace(scale=1.0)
+        return ReadsAnObject(self.settings)
+
+    def on_step(self, step: int, num_steps: int, optimizer: torch.optim.Optimizer) -> None:
+        if step == 5:
+            self.settings.scale = float(self.params.get("scale", 2.0))

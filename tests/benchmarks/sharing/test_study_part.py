@@ -1,3 +1,5 @@
+"""The slots of a pack, counted."""
+
 from __future__ import annotations
 
 import math
