@@ -286,7 +286,7 @@ class InTheMiddle(Plain):
 
     def build_model(self) -> nn.Module:
         model = super().build_model()
-        model[0][1].requires_grad_(True)  # type: ignore[index,operator,union-attr]
+        model[0][1].requires_grad_(True)  # type: ignore[index]
         return model
 
 
@@ -307,14 +307,14 @@ class Checkpointed(Plain):
 
     def build_model(self) -> nn.Module:
         model = super().build_model()
-        model[0][1].layer[0].requires_grad_(True)  # type: ignore[index,operator,union-attr]
+        model[0][1].layer[0].requires_grad_(True)  # type: ignore[index]
         return model
 
 
 class TwoNames(Plain):
     def build_model(self) -> nn.Module:
         model = super().build_model()
-        model.first = model[0]  # type: ignore[index,assignment]
+        model.first = model[0]  # type: ignore[index]
         model.forward = lambda x: model[1](model.first(x))  # type: ignore
         return model
 
@@ -324,7 +324,7 @@ class KeptByHook(InTheMiddle):
 
     def build_model(self) -> nn.Module:
         model = super().build_model()
-        model[0][2].register_forward_hook(self.keep)  # type: ignore[index,union-attr]
+        model[0][2].register_forward_hook(self.keep)  # type: ignore[index]
         return model
 
     def keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
