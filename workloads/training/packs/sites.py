@@ -181,13 +181,12 @@ class Skeleton:
         """Let the model's sites be sites of all members. Raises ``CannotJoin`` if it differs outside of them."""
         sites = _outermost([*self._sites, *sites_of(model)])
         if sites == [""]:
-            own = [name for name, each in model.named_parameters(recurse=False) if each.requires_grad]
-            frozen = any(not each.requires_grad for each in model.parameters())
+            of_root = [name for name, each in model.named_parameters(recurse=False) if each.requires_grad]
+            if not of_root or all(each.requires_grad for each in model.parameters()):
+                raise CannotJoin("nothing in the model is frozen that several could share")
             raise CannotJoin(
-                f"the model itself, and no module in it, has parameters that train ({', '.join(own)}): put them into a "
-                "module of their own, and what is frozen can be shared"
-                if own and frozen
-                else "nothing in the model is frozen that several could share"
+                f"parameters of the model itself train ({', '.join(of_root)}): put them into a module in it, and what "
+                "is frozen can be shared"
             )
         if hooked := next((path for path, each in model.named_modules() if _has_hooks(each, path, sites)), None):
             raise CannotJoin(f"a hook of {hooked or 'the model'} would get the samples of all")
