@@ -145,7 +145,7 @@ class Member:
         try:
             yield
         finally:
-            self._present = None
+            self._present, self._outputs = None, []
         if not self._has_stepped:
             self._has_stepped = True
             self.expect_unchanged()
@@ -214,7 +214,7 @@ class Member:
             output = self.alone(*args, **keywords)
         else:
             output = self._with_others(awaited)
-        if torch.is_grad_enabled():
+        if self._present is self._training and torch.is_grad_enabled():
             self._outputs += nodes_of(tree_leaves(output))
         return output
 
