@@ -220,9 +220,12 @@ class Settings(BaseSettings):
     @field_validator("policy")
     @classmethod
     def _known_policy(cls, policy: str) -> str:
-        from placement.packing.policies import policy_named  # with numpy, which few commands need
+        from placement.packing.policies import NAMES, policy_named  # with numpy, which few commands need
 
-        policy_named(policy)
+        try:
+            policy_named(policy)
+        except ValueError:
+            raise ValueError(f"must be one of {', '.join(NAMES)}, such as static-8") from None
         return policy
 
     @field_validator("notify_networks", "trusted_proxies")
@@ -362,6 +365,7 @@ def _mistake(error: Any) -> str:
     is_secret = name in SECRETS or "://" in str(error["input"])  # somebody may have put a password into it
     value = "" if is_secret else f" is {error['input']!r}, but"
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input should ").removeprefix("must ")
+    message = "be a mapping in JSON" if "valid dictionary or" in message else message
     return f"SCAMP_{name.upper()}{value} must {message}"
 
 

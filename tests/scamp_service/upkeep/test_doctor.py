@@ -560,6 +560,17 @@ def test_wrong_settings_are_an_error_and_the_machine_is_checked_nevertheless(
     assert levels == {"settings": "error", "python": "ok"}
 
 
+def test_a_variable_with_nearly_the_name_of_a_setting_is_found(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "OF_THE_MACHINE", {})
+    monkeypatch.setattr(doctor, "OF_THE_SERVICE", {"access": service.access})
+    monkeypatch.setenv("SCAMP_ADDRESS", "http://127.0.0.1:8100")
+    monkeypatch.setenv("SCAMP_KEEP_SECOND", "5")
+    first = next(doctor.findings(Settings))
+    assert first.level == Level.WARNING and "did you mean SCAMP_KEEP_SECONDS?" in first.words
+
+
 def test_errors_are_the_exit_status_and_each_check_has_a_line(
     surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
