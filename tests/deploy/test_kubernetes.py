@@ -132,6 +132,7 @@ def test_a_job_of_ray_runs_a_command_of_scamp() -> None:
     [
         ("imagee: scamp", "imagee"),
         ("env: {scamp_policy: elastic}", "scamp_policy"),
+        ("env: {SCAMP_PORT: 5}", "SCAMP_PORT"),
         ("checkpoints: {url: bucket/scamp}", "url"),
         ("workers: [{name: none, min: 1, max: 3, resources: {limits: {memory: 8Gi}}}]", "gpus"),
         ("workers: [{name: big, min: 1, max: 3, gpus: 8, resources: {limits: {cpu: 8}}}]", "memory"),
