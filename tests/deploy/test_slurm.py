@@ -104,7 +104,7 @@ def test_a_study_goes_on_through_a_requeue_of_its_job_and_in_another_job_and_los
         second |= set(rows(data, METRICS))
         assert rows(data, "SELECT state FROM scamp_studies") == [("RUNNING",)]
         next_job = submit(slurm, tmp_path, SCAMP_COMMAND=command, SCAMP_JOB=job)
-        until(lambda: slurm.state(next_job) == "COMPLETED", "the next job's end")
+        assert slurm.end(next_job) == "COMPLETED"
     assert second <= set(rows(data, METRICS))
     expect_whole(data)
     assert (tmp_path / "job.out").read_text().count("wall time is near") == 1
@@ -143,7 +143,7 @@ def test_a_job_on_two_nodes_goes_on_after_one_is_drained() -> None:
         assert len(kept) == 2 and kept != [(0,), (0,)], "the trials of both nodes stop with a checkpoint"
         assert not Path(f"/tmp/scamp-{job}").exists() and not hosts[1].pids("ray"), "nothing is left on the nodes"
         until(lambda: slurm.state(job) == "RUNNING", "the job runs on the other nodes")
-        until(lambda: slurm.state(job) == "COMPLETED", "the job's end")
+        assert slurm.end(job) == "COMPLETED", (shared / "job.out").read_text()
         assert first <= set(rows(data, METRICS))
         expect_whole(data)
 
@@ -169,7 +169,7 @@ def test_jobs_join_another_and_leave_it_and_its_study_loses_no_row() -> None:
         ((why,),) = rows(data, "SELECT detail FROM scamp_attempts WHERE outcome = 'STOPPED' AND checkpoint_step > 0")
         assert str(why).startswith("its node is leaving"), "its trial continues at its step"
         seen = evaluations(data, after=0)
-        until(lambda: slurm.state(job) == "COMPLETED", "the end of the study")
+        assert slurm.end(job) == "COMPLETED", "the end of the study"
         until(lambda: slurm.state(other) in ("PENDING", "COMPLETED"), "the end of the other job")
         assert seen <= set(rows(data, METRICS))
         expect_whole(data)

@@ -95,6 +95,11 @@ class Slurm:
         shown = self.run("scontrol", "show", "job", job)
         return shown.partition("JobState=")[2].split()[0]
 
+    def end(self, job: str) -> str:
+        """State of a job once it has ended."""
+        until(lambda: self.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), "the job's end")
+        return self.state(job)
+
     def stop(self) -> None:
         for process in reversed(self._processes):
             process.terminate()
