@@ -165,7 +165,7 @@ class Queued:
             raise ValueError(f"gang {self.id} must offer at least one shape")
 
     def may_use(self, kinds: frozenset[str]) -> bool:
-        """Whether it may use devices of all these kinds."""
+        """Whether the study allows every one of these kinds of devices."""
         return not self.kinds or kinds <= self.kinds
 
     def gang(self, choice: int = 0) -> Gang:

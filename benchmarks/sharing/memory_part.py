@@ -26,8 +26,8 @@ ABOUT = """\
 The most bytes that a training has allocated from the C library at once, as counted by a library that is loaded before
 it, less what is kept when it has ended. *Alone*: the sum over a process for each member. *Predicted*: the frozen
 weights once, and for each member the peak of its trace without them. Joining and the first passes, which are compared
-with passes alone, count. The buffers that MKL keeps for each thread do not, as they are not kept here: a rank has its
-own before its budget begins, a pack some for each member (2.5 MiB each at width 512)."""
+with passes alone, count. MKL's buffers for each thread are switched off here: a rank has its own before its budget
+begins, and a pack some more for each member."""
 NUM, STEPS, BATCH = 8, 4, 4
 
 

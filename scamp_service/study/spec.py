@@ -76,7 +76,7 @@ class StudySpec(Strict):
     ``sizing.user_workload.with_space``). With ``guard`` trainings check by themselves that their curves do not depend
     on how a batch is divided, nor on interruptions. Up to ``pack`` trials with equal frozen weights
     share a process and make their passes together. Trials use only devices
-    of ``kinds``, or any if it is empty. ``notify`` lists who is told about the study, and what.
+    named in ``kinds``; an empty list allows all. ``notify`` lists who is told about the study, and what.
     """
 
     name: Title

@@ -161,7 +161,7 @@ ALONE_BECAUSE = {
 
 
 @pytest.mark.parametrize("name", ["InTheMiddle", "TwoNames", "TwoPasses", "Configured", *ALONE_BECAUSE])
-def test_a_loss_with_more_than_one_pass_and_its_output_is_the_one_alone(
+def test_losses_of_several_passes_or_of_more_than_the_output_are_those_alone(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pack = Pack()

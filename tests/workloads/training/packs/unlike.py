@@ -356,7 +356,7 @@ class ReadsAnObject(nn.Module):
 
 
 class Configured(Plain):
-    """What a configuration says changes in the middle."""
+    """Its configuration changes while it trains."""
 
     def between(self) -> nn.Module:
         self.settings = SimpleNamespace(scale=1.0)
